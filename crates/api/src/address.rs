@@ -22,8 +22,14 @@ pub enum Address {
 
 /// The text is no address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an address is HOST:PORT, unix:PATH or off")]
-pub struct InvalidAddress;
+pub enum InvalidAddress {
+    /// It has another form.
+    #[error("an address is HOST:PORT, unix:PATH or off")]
+    Form,
+    /// The port is no number of 16 bits.
+    #[error("a port is 1 to 65535, or 0 for any free one")]
+    Port,
+}
 
 impl FromStr for Address {
     type Err = InvalidAddress;
@@ -33,12 +39,15 @@ impl FromStr for Address {
             return Ok(Address::Off);
         }
         if let Some(path) = text.strip_prefix("unix:") {
-            return if path.is_empty() { Err(InvalidAddress) } else { Ok(Address::Unix(path.into())) };
+            return if path.is_empty() { Err(InvalidAddress::Form) } else { Ok(Address::Unix(path.into())) };
         }
-        let (host, port) = text.rsplit_once(':').ok_or(InvalidAddress)?;
+        let (host, port) = text.rsplit_once(':').ok_or(InvalidAddress::Form)?;
         let bare_v6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
-        if host.is_empty() || bare_v6 || port.parse::<u16>().is_err() {
-            return Err(InvalidAddress);
+        if host.is_empty() || bare_v6 || port.is_empty() {
+            return Err(InvalidAddress::Form);
+        }
+        if port.parse::<u16>().is_err() {
+            return Err(InvalidAddress::Port);
         }
         Ok(Address::Tcp(text.to_owned()))
     }

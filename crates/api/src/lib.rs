@@ -81,14 +81,14 @@ pub use mirrors::{
     UpdatePrice, UpdateRequest,
 };
 pub use mounts::{CreateMount, Mount, Unmount};
-pub use peers::{Invitation, Invite, Peer, PeerState};
+pub use peers::{Invitation, Invite, Peer, PeerState, RenamePeer};
 pub use plans::{LivePlan, PlanQuery};
 pub use quotas::{Quota, SetQuota};
 pub use recordings::{RecordExport, Recording};
 pub use schedules::{Keep, Schedule, SetSchedule, Simulate, Simulation};
 pub use scrub::{CheckFinding, CheckRequest, CheckResult, DamagedBlock, Scrub, ScrubRequest, ScrubResult};
 pub use snapshots::{CreateSnapshot, Freed, HoldSnapshot, RenameSnapshot, Snapshot};
-pub use status::{DamagedFile, GiveUpState, GivenUp, RestoreState, Status};
+pub use status::{DamagedFile, GiveUpState, GivenUp, RestoreState, StateBackup, Status};
 pub use uris::{tcp_uri, unix_uri};
 pub use verify::{MirrorVerify, VerifyRequest};
 pub use volumes::{

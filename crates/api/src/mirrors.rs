@@ -176,6 +176,9 @@ pub struct Follower {
     pub volume: String,
     /// The peer, and which of its mirrors.
     pub name: String,
+    /// The name of the peer's server, as `cairn peer list` shows it.
+    #[serde(default)]
+    pub peer: Option<String>,
     /// The snapshot that is held for it; none when none is, and the record of changes stands for
     /// it.
     pub base: Option<String>,

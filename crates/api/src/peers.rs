@@ -13,6 +13,17 @@ pub struct Invite {
     pub expires_ms: Option<u64>,
     /// This server's mirror address as the peer reaches it; what is configured when not given.
     pub advertise: Option<String>,
+    /// The name of the peer's server; the host of its first connection when not given.
+    #[serde(default)]
+    pub name: Option<String>,
+}
+
+/// Renames a peer.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenamePeer {
+    /// The new name.
+    pub name: String,
 }
 
 /// An invitation.
@@ -35,6 +46,8 @@ pub struct Invitation {
 pub struct Peer {
     /// For `cairn peer revoke`.
     pub id: String,
+    /// The name of its server. Peers with one certificate have one name.
+    pub name: String,
     /// `pinned`, `invited` or `expired`.
     pub state: PeerState,
     /// SHA-256 of its certificate, once it came.

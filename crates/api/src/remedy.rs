@@ -205,23 +205,23 @@ pub fn dump_next(error: &DumpError) -> &'static str {
     match error {
         DumpError::Head { .. } => "check that this is a file that `cairn image dump` wrote",
         DumpError::Cut { .. } | DumpError::GivenUp { .. } => {
-            "on its server, resume it (`cairn image dump VOLUME --resume`) or make it again; a truncated dump can be restored in part with --accept-damage, an abandoned one cannot"
+            "on its server, resume it (`cairn image dump VOLUME --resume`) or make it again; a truncated dump can be restored in part with `cairn image restore --accept-damage`, an abandoned one cannot"
         }
         DumpError::Damaged { .. } | DumpError::TableLost { .. } => {
-            "list the damage with `cairn image verify`, and restore the rest with --accept-damage; or use another copy of the file"
+            "list the damage with `cairn image verify`, and restore the rest with `cairn image restore --accept-damage`; or use another copy of the file"
         }
         DumpError::MissingPart { .. } => "name all files of the dump",
         DumpError::MissingBase { .. } => {
-            "name all dumps that it builds on, too; `cairn image ls` shows the base of each file"
+            "name all dumps that it builds on, too; `cairn image list` shows the base of each file"
         }
         DumpError::DoublePart { .. }
         | DumpError::OtherVolume { .. }
         | DumpError::Contradiction { .. }
         | DumpError::TwoFull { .. } => {
-            "name only files that belong together; `cairn image ls` describes each"
+            "name only files that belong together; `cairn image list` describes each"
         }
         DumpError::TwoCopies { .. } => {
-            "name only the dumps of one copy, with the full dump; `cairn image ls` describes each"
+            "name only the dumps of one copy, with the full dump; `cairn image list` describes each"
         }
         DumpError::OtherFile { .. } => {
             "name the files of the dump in the order of its parts with --to; an empty file (`truncate -s 0`) is written again"

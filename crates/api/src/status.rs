@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Device, Drill, Export, Follower, Governor, Leftover, Mirror, Problem, Volume};
+use crate::{Device, Drill, Export, Follower, Governor, Leftover, Mirror, Mount, Problem, Schedule, Volume};
 
 /// A state file of the server that is there and can't be read.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -48,6 +48,18 @@ pub struct GivenUp {
     pub file: String,
     /// Where it was set aside; empty for one that was not there any more.
     pub aside: String,
+}
+
+/// A copy of the server's own state in one file, as it was made or restored. No answer of the API:
+/// the command line makes it of the data directory.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StateBackup {
+    /// The file.
+    pub file: String,
+    /// State files in it.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// A server at a glance.
@@ -95,6 +107,12 @@ pub struct Status {
     pub followers: Vec<Follower>,
     /// What is kept for mirrors that nobody here knows.
     pub leftovers: Vec<Leftover>,
+    /// What is mounted on the server's machine.
+    #[serde(default)]
+    pub mounts: Vec<Mount>,
+    /// The schedules of snapshots of all open volumes.
+    #[serde(default)]
+    pub schedules: Vec<Schedule>,
     /// What is wrong, with remedies.
     pub problems: Vec<Problem>,
 }

@@ -20,10 +20,10 @@ mod trace;
 
 pub use bucket::{AddBucket, Bucket};
 pub use device::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
-pub use files::{DiffSnapshots, Dump, Mount, Quota, SetQuota, Unmount};
+pub use files::{CountLimit, DiffSnapshots, Dump, Mount, Quota, SetQuota, SizeLimit, TreeName, Unmount};
 pub use group::{Group, SetGroup};
 pub use image::{
-    DumpImage, ExtractImage, Image, MountImage, PruneImages, RestoreImage, is_in_bucket, split_path,
+    DumpImage, DumpName, ExtractImage, Image, MountImage, PruneImages, RestoreImage, is_in_bucket, split_path,
 };
 pub use mirror::{Compress, Decision, DrillMirror, Link, Mirror};
 pub use restore::Restore;
@@ -111,7 +111,7 @@ pub enum Command {
         /// Directory, such as /usr/local/share/man/man1
         dir: PathBuf,
     },
-    /// List, restore or abandon unreadable state files of the server
+    /// Back up the server's own state; repair unreadable state files
     #[command(subcommand)]
     State(StateFile),
     /// Manage volumes
@@ -124,6 +124,8 @@ pub enum Command {
     #[command(subcommand)]
     Export(Export),
     /// Mount the files of a volume or snapshot on the server's machine
+    ///
+    /// Without arguments, lists mounts.
     Mount(Mount),
     /// Unmount files of a volume
     #[command(visible_alias = "umount")]
@@ -145,7 +147,10 @@ pub enum Command {
     /// Snapshot and recover several volumes at one instant
     #[command(subcommand)]
     Group(Group),
-    /// Make writable volumes from snapshots; they share its blocks
+    /// Manage clones: writable copies that share the blocks of a snapshot
+    ///
+    /// `clone create` makes one from a snapshot of a volume. `history clone` makes one from an
+    /// instant in the history of a device.
     #[command(subcommand)]
     Clone(CloneCommand),
     /// Manage servers that may mirror volumes of this server
@@ -186,6 +191,11 @@ pub struct Demo {
 pub enum Export {
     /// List exports, their allowed clients and their sessions
     List,
+    /// Show one export: its access, addresses and sessions
+    Show {
+        /// VOLUME/LUN, VOLUME@SNAPSHOT/LUN, or an adopted DEVICE
+        name: String,
+    },
     /// Change access to a LUN or adopted device; closes its sessions
     Set(SetExport),
 }
@@ -219,12 +229,18 @@ pub struct SetExport {
     /// Stop requiring CHAP
     #[arg(long, conflicts_with = "chap_file", group = "changes")]
     pub no_chap: bool,
-    /// Refuse writes over iSCSI and NBD; `false` allows them
-    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", group = "changes")]
+    /// Refuse writes over iSCSI and NBD
+    #[arg(long, value_name = "true|false", hide_possible_values = true, num_args = 0..=1, default_missing_value = "true", group = "changes")]
     pub read_only: Option<bool>,
-    /// Let initiators eject the disk; `false` prevents it
-    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", group = "changes")]
+    /// Allow writes
+    #[arg(long, conflicts_with = "read_only", group = "changes")]
+    pub no_read_only: bool,
+    /// Let initiators eject the disk
+    #[arg(long, value_name = "true|false", hide_possible_values = true, num_args = 0..=1, default_missing_value = "true", group = "changes")]
     pub removable: Option<bool>,
+    /// Prevent initiators from ejecting the disk
+    #[arg(long, conflicts_with = "removable", group = "changes")]
+    pub no_removable: bool,
     /// Set the logical block size over iSCSI: 512 or 4096
     #[arg(long, value_name = "BYTES", group = "changes")]
     pub block_size: Option<u32>,
@@ -358,27 +374,31 @@ pub enum Volume {
         #[arg(long)]
         deep: bool,
     },
-    /// Verify all checksums of a volume in the background
+    /// Show the scrub of a volume, or start one with --start
     ///
-    /// Reads every block of the volume and its snapshots from the media.
+    /// A scrub reads every block of the volume and its snapshots from the media, in the background,
+    /// and verifies all checksums. Without an option, shows progress, findings and present damage.
     Scrub {
         /// Name of the volume
         name: String,
+        /// Start a pass; a running pass continues
+        #[arg(long, conflicts_with_all = ["status", "stop"])]
+        start: bool,
         /// Limit the bytes per second, such as 100M
         ///
-        /// Also applies to a running pass.
+        /// Starts a pass. Also applies to a running pass.
         #[arg(long, value_name = "SIZE")]
         rate: Option<ByteSize>,
         /// Start a pass this often, such as 7d; `off`: only on request
         #[arg(long, value_name = "TIME")]
         every: Option<Setting>,
-        /// Only show progress, findings and present damage
-        #[arg(long, conflicts_with_all = ["rate", "every", "stop", "wait"])]
+        /// Accepted for compatibility; this is what happens without an option
+        #[arg(long, hide = true, conflicts_with_all = ["rate", "every", "stop", "wait"])]
         status: bool,
         /// Stop the running pass
         #[arg(long, conflicts_with = "wait")]
         stop: bool,
-        /// Wait for the end of the pass
+        /// Wait for the end of the pass; starts one unless one runs
         ///
         /// The exit code tells whether anything is damaged then.
         #[arg(long)]
@@ -433,7 +453,13 @@ pub enum Lun {
         /// Name of the volume
         volume: Option<String>,
     },
+    /// Show a LUN and the addresses by which clients reach it
+    Show {
+        /// VOLUME/LUN
+        name: LunName,
+    },
     /// Resize a LUN
+    #[command(alias = "set")]
     Resize {
         /// VOLUME/LUN
         name: LunName,
@@ -471,6 +497,11 @@ pub enum Snapshot {
         /// Name of the volume
         volume: String,
     },
+    /// Show a snapshot
+    Show {
+        /// VOLUME@SNAPSHOT
+        name: SnapshotName,
+    },
     /// Delete snapshots
     Delete {
         /// VOLUME@SNAPSHOT
@@ -507,12 +538,16 @@ pub enum Snapshot {
     /// Make snapshots by schedule, and expire them
     #[command(subcommand)]
     Schedule(Schedule),
-    /// Roll a volume back to a snapshot
+    /// Roll a volume back to a snapshot; also called `snapshot revert`
     ///
-    /// Keeps the state before as another snapshot.
+    /// Keeps the state before as another snapshot. `cairn history revert` reverts to any instant.
+    #[command(alias = "revert")]
     Rollback {
-        /// VOLUME@SNAPSHOT
-        name: SnapshotName,
+        /// VOLUME@SNAPSHOT, or VOLUME with --to
+        name: DumpName,
+        /// Snapshot to return to, named without its volume
+        #[arg(long, value_name = "SNAPSHOT")]
+        to: Option<String>,
         /// Only show what would happen
         #[arg(short = 'n', long)]
         dry_run: bool,
@@ -523,6 +558,7 @@ pub enum Snapshot {
 #[derive(Debug, Subcommand)]
 pub enum Schedule {
     /// Create or change a schedule; its snapshots are named LABEL.TIME
+    #[command(alias = "create")]
     Set {
         /// Name of the volume
         volume: String,
@@ -540,7 +576,15 @@ pub enum Schedule {
         /// Name of the volume
         volume: Option<String>,
     },
+    /// Show one schedule
+    Show {
+        /// Name of the volume
+        volume: String,
+        /// Label of the schedule
+        label: String,
+    },
     /// Remove a schedule; its snapshots stay
+    #[command(aliases = ["delete", "rm"])]
     Remove {
         /// Name of the volume
         volume: String,
@@ -605,7 +649,7 @@ pub struct Keeping {
 /// `cairn clone`.
 #[derive(Debug, Subcommand)]
 pub enum CloneCommand {
-    /// Create a writable volume from a snapshot
+    /// Create a writable volume from a snapshot; shares its blocks
     Create {
         /// VOLUME@SNAPSHOT; a snapshot of a mirror is allowed
         of: SnapshotName,
@@ -614,6 +658,11 @@ pub enum CloneCommand {
     },
     /// List clones
     List,
+    /// Show a clone
+    Show {
+        /// Name of the clone
+        name: String,
+    },
     /// Delete a clone and everything written to it
     Delete {
         /// Name of the clone
@@ -628,7 +677,11 @@ pub enum CloneCommand {
 #[derive(Debug, Subcommand)]
 pub enum Peer {
     /// On the source: make a token for one destination
+    #[command(alias = "create")]
     Invite {
+        /// Name of the destination's server; `cairn peer list` shows it
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
         /// Restrict the token to this volume
         #[arg(long, value_name = "VOLUME")]
         volume: Option<String>,
@@ -641,9 +694,22 @@ pub enum Peer {
     },
     /// List peers and invitations
     List,
+    /// Show a peer with its certificate
+    Show {
+        /// Name or id of the peer, from `cairn peer list`
+        id: String,
+    },
+    /// Rename a peer
+    Rename {
+        /// Present name or id of the peer
+        id: String,
+        /// New name
+        new_name: String,
+    },
     /// Revoke a peer or an invitation
+    #[command(aliases = ["delete", "rm"])]
     Revoke {
-        /// Id of the peer, from `cairn peer list`
+        /// Name or id of the peer, from `cairn peer list`
         id: String,
     },
 }

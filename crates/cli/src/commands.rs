@@ -20,13 +20,14 @@ mod scrub;
 pub mod serve;
 pub mod service;
 mod snapshot;
-mod state;
+pub mod state;
 mod status;
 mod top;
 pub mod trace;
 mod volume;
 
 pub use mirror::unknown as unknown_to_check;
+pub use volume::segment;
 
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Image(command) => image::run(command, client, output),
         Command::Bucket(command) => bucket::run(command, client, output),
         Command::Trace(Trace::Record(asked)) => trace::run_record(&asked, client, output),
+        Command::Trace(Trace::List) => trace::list_recordings(client, output),
         Command::Plan(asked) => trace::run_live_plan(&asked, client, output),
         Command::Serve(_)
         | Command::Service(_)

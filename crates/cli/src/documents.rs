@@ -109,6 +109,18 @@ fn commands_of_the_documents_parse() {
 }
 
 #[test]
+fn examples_of_manual_pages_parse_and_their_pages_exist() {
+    let pages = crate::manual::names();
+    for (command, examples) in crate::manual::EXAMPLES {
+        assert!(pages.contains(&format!("{}.1", command.replace(' ', "-"))), "{command}");
+        for (_, line) in examples {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert!(refusal(&words).is_none(), "{line}");
+        }
+    }
+}
+
+#[test]
 fn wrong_command_of_a_document_is_found() {
     let found = calls("source$ sudo cairn volume create 'my vol' --size 1G # a comment | cairn");
     assert_eq!(found, [["cairn", "volume", "create", "my vol", "--size", "1G"]]);

@@ -3,12 +3,15 @@
 
 mod arguments;
 mod commands;
+mod completion;
 mod demo;
 #[cfg(test)]
 mod documents;
 mod exit;
+mod image_names;
 mod instant;
 mod log;
+mod manual;
 mod output;
 
 use std::ffi::OsString;
@@ -27,6 +30,11 @@ use exit::Failure;
 use output::{Output, note_line};
 
 fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if words.first().is_some_and(|word| word == completion::COMMAND) {
+        completion::names(&words[1..]).iter().for_each(|name| output::print_line(name));
+        return ExitCode::from(exit::DONE);
+    }
     let arguments = match parsed(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() && asks_for_check(std::env::args_os().skip(1)) => {
@@ -39,6 +47,9 @@ fn main() -> ExitCode {
     };
     let global = arguments.global;
     set_up_log(&global);
+    if global.verbose > 0 {
+        image_names::show_in_full();
+    }
     let output = Output { json: global.json, quiet: global.quiet, yes: global.yes };
     let outcome = match arguments.command {
         Command::Serve(serve) => commands::serve::run(serve, global.data, output),
@@ -46,22 +57,20 @@ fn main() -> ExitCode {
         Command::Service(service) => commands::service::run(service, global.data, output),
         Command::Demo(demo) => demo::run(&demo, output),
         Command::Completions { shell } => {
-            let mut command = Arguments::command();
-            // Into memory: it panics where it can't write.
-            let mut text = Vec::new();
-            clap_complete::generate(shell, &mut command, "cairn", &mut text);
+            let text = completion::script(shell);
             match std::io::stdout().write_all(&text).map_err(output::unwritten) {
                 Err(Some(failure)) => Err(failure),
                 Ok(()) | Err(None) => Ok(()),
             }
         }
-        Command::Man { dir } => clap_mangen::generate_to(Arguments::command(), &dir).map_err(|error| {
+        Command::Man { dir } => manual::write(&dir).map(drop).map_err(|error| {
             let what = format!("{}: {error}", dir.display());
             Failure::new(ErrorKind::Failed, what, "make the directory first, or name another one")
         }),
         Command::Restore(restore) => commands::run_restore(&restore, output),
+        Command::State(command) if command.is_local() => commands::state::run_local(command, &global, output),
         Command::Image(image) if image.is_local() => commands::run_local(image, output),
-        Command::Trace(trace) if !matches!(trace, arguments::Trace::Record(_)) => {
+        Command::Trace(trace) if !matches!(trace, arguments::Trace::Record(_) | arguments::Trace::List) => {
             commands::trace::run(trace, output)
         }
         Command::Plan(plan) if plan.is_local() => commands::trace::run_plan(&plan, output),
@@ -118,7 +127,10 @@ fn with_habits(command: clap::Command) -> clap::Command {
     }
 }
 
-/// Improves two tips of clap. For `cairn image dump --to FILE VOLUME`, where the volume was taken
+/// What nouns have, and is no command of its own.
+const VERBS: [&str; 6] = ["list", "ls", "show", "create", "delete", "rm"];
+
+/// Improves three tips of clap. For `cairn image dump --to FILE VOLUME`, where the volume was taken
 /// for another file, the tip names the right order. For an unknown option, the tip that shows how
 /// to pass it as a value is dropped: no command takes such a value.
 fn with_better_tips(mut error: clap::Error) -> clap::Error {
@@ -131,6 +143,15 @@ fn with_better_tips(mut error: clap::Error) -> clap::Error {
     }
     let given: Vec<_> = std::env::args_os().skip(1).collect();
     let has = |word: &str| given.iter().any(|argument| argument == word);
+    // `cairn list`: each noun has that, and no noun is like it.
+    if error.kind() == clap::error::ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some(verb) = VERBS.iter().find(|verb| *verb == word)
+    {
+        let tip = format!("name what it is about first, as in `cairn volume {verb}`");
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
     if error.kind() == clap::error::ErrorKind::MissingRequiredArgument && has("dump") && has("--to") {
         let tip = "--to takes all words after it as files: name the volume before it, as in `cairn image dump vol0 --to FILE`";
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
@@ -225,6 +246,79 @@ mod tests {
         let error = parsed_of(&["volume", "create", "v", "--bytes", "1G"]).map(drop).unwrap_err();
         let text = with_better_tips(error).to_string();
         assert!(text.contains("'--bytes'") && !text.contains("as a value"), "{text}");
+    }
+
+    #[test]
+    fn verb_without_its_noun_is_no_command_that_looks_like_it() {
+        let error = parsed_of(&["list"]).map(drop).unwrap_err();
+        let text = with_better_tips(error).to_string();
+        assert!(text.contains("cairn volume list") && !text.contains("history"), "{text}");
+        let text = parsed_of(&["serve", "--nbd", "127.0.0.1:99999"]).map(drop).unwrap_err().to_string();
+        assert!(text.contains("a port is 1 to 65535"), "{text}");
+    }
+
+    #[test]
+    fn one_word_goes_back_everywhere_and_the_old_words_stay() {
+        use arguments::{History, Mirror, Snapshot};
+        let command = |given: &[&str]| parsed_of(given).unwrap().command;
+        for word in ["rollback", "revert"] {
+            for goal in [&["v@a"][..], &["v", "--to", "a"]] {
+                let given = [&["snapshot", word], goal, &["-n"]].concat();
+                assert!(matches!(command(&given), Command::Snapshot(Snapshot::Rollback { .. })));
+            }
+        }
+        for (noun, word) in [("history", "revert"), ("mirror", "rewind"), ("mirror", "revert")] {
+            for goal in [["--at", "-5m"], ["--mark", "m"], ["--to", "-5m"], ["--to", "m"]] {
+                let given = [&[noun, word, "v"][..], &goal, &["-n"]].concat();
+                match command(&given) {
+                    Command::History(History::Revert { .. }) | Command::Mirror(Mirror::Rewind { .. }) => {}
+                    other => panic!("{given:?}: {other:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_noun_can_be_listed_and_shown() {
+        let command = with_habits(Arguments::command());
+        let nouns = ["volume", "lun", "export", "snapshot", "device", "history", "group", "clone", "peer"];
+        for noun in nouns.into_iter().chain(["mirror", "image", "bucket", "quota"]) {
+            let noun = command.find_subcommand(noun).unwrap();
+            for verb in ["list", "show"] {
+                assert!(noun.find_subcommand(verb).is_some(), "{} {verb}", noun.get_name());
+            }
+        }
+        assert!(parsed_of(&["mount"]).is_ok() && parsed_of(&["mount", "v"]).is_err());
+        for noun in ["mount", "trace", "state"] {
+            assert!(command.find_subcommand(noun).unwrap().find_subcommand("list").is_some(), "{noun}");
+        }
+    }
+
+    #[test]
+    fn booleans_have_a_flag_for_either_answer() {
+        use arguments::{Export, Mirror};
+        for (given, answer) in [("--read-only", false), ("--no-read-only", true)] {
+            let parsed = parsed_of(&["export", "set", "v/a", given]).unwrap().command;
+            assert!(matches!(parsed, Command::Export(Export::Set(set)) if set.no_read_only == answer));
+        }
+        assert!(parsed_of(&["export", "set", "v/a", "--read-only", "--no-read-only"]).is_err());
+        let parsed = parsed_of(&["mirror", "set", "v", "--no-spread"]).unwrap().command;
+        assert!(matches!(parsed, Command::Mirror(Mirror::Set { link, .. }) if link.no_spread));
+    }
+
+    #[test]
+    fn options_of_a_new_mirror_have_headings() {
+        let mut command = Arguments::command();
+        command.build();
+        let create = command.find_subcommand("mirror").unwrap().find_subcommand("create").unwrap();
+        for option in create.get_arguments().filter(|one| !one.is_global_set() && one.get_long().is_some()) {
+            let heading = option.get_help_heading();
+            assert!(
+                heading.is_some() || ["help", "version"].map(Some).contains(&option.get_long()),
+                "{:?}",
+                option.get_long()
+            );
+        }
     }
 
     #[test]

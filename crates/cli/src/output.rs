@@ -199,6 +199,17 @@ pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [St
     if empty { "none".to_owned() } else { table.trim_fmt() }
 }
 
+/// Names and values, one pair a line.
+pub fn fields(rows: impl IntoIterator<Item = [String; 2]>) -> String {
+    let rows: Vec<[String; 2]> = rows.into_iter().collect();
+    let width = rows.iter().map(|[name, _]| name.chars().count()).max().unwrap_or(0);
+    let line = |[name, value]: &[String; 2]| {
+        let value = harmless(value, |_| true);
+        format!("{name:width$}  {value}").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
 /// Bytes for people.
 pub fn size(bytes: u64) -> String {
     ByteSize(bytes).to_string()
@@ -217,6 +228,14 @@ pub fn duration(ms: u64) -> String {
         120_000..7_200_000 => format!("{} min", ms / 60_000),
         7_200_000..172_800_000 => format!("{} h", ms / 3_600_000),
         _ => format!("{} d", ms / 86_400_000),
+    }
+}
+
+/// A length of time as a person set it: whole minutes are minutes.
+pub fn length(ms: u64) -> String {
+    match ms {
+        60_000..7_200_000 if ms.is_multiple_of(60_000) => format!("{} min", ms / 60_000),
+        _ => duration(ms),
     }
 }
 

@@ -616,6 +616,90 @@ fn next_steps_name_what_is_known_and_nobody_is_asked_about_what_is_not_there() {
 }
 
 #[test]
+fn prompt_and_dry_run_look_first_whether_it_exists() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--size", "64M"]);
+    for given in [
+        "volume delete no",
+        "volume rehearse no --delay 1ms",
+        "volume log no --discard-lost",
+        "lun delete v/no",
+        "lun resize v/no --size 1M --shrink",
+        "snapshot delete v@no",
+        "snapshot rollback v@no",
+        "snapshot revert v --to no",
+        "clone delete no",
+        "device release no",
+        "history disable no",
+        "history revert no --to -5m",
+        "history clone no --delete x",
+        "group failover no",
+        "group reverse no",
+        "mirror delete no",
+        "mirror failover no",
+        "mirror reverse no",
+        "mirror forget v no",
+        "peer revoke no",
+        "image levels v --forget 0",
+        "state give-up no.json",
+    ] {
+        // Without a word, and there is nobody to ask.
+        let words: Vec<&str> = given.split(' ').collect();
+        server.bad(10, "not-found", &words);
+    }
+    for given in ["snapshot rollback v", "snapshot rollback v@a --to b"] {
+        server.bad(2, "usage", &given.split(' ').collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn things_are_shown_by_their_names_and_status_begins_with_how_all_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    volume_with_lun(&server);
+    server.good(&["snapshot", "create", "vol0@a"]);
+    server.good(&["snapshot", "schedule", "set", "vol0", "hourly", "--every", "1h", "--keep-last", "3"]);
+    server.good(&["clone", "create", "vol0@a", "copy"]);
+    let (origin, history) = (running::path(dir.path(), "disk"), running::path(dir.path(), "history"));
+    server.good(&["device", "adopt", "disk0", "--origin", &origin, "--size", "8M", "--history", &history]);
+    for (given, word) in [
+        ("lun show vol0/db", "16 MiB"),
+        ("export show vol0/db", "read-write"),
+        ("export show disk0", "8 MiB"),
+        ("snapshot show vol0@a", "generation"),
+        ("snapshot schedule show vol0 hourly", "keeps 3 last"),
+        ("clone show copy", "vol0@a"),
+        ("device show disk0", "origin"),
+        ("history list", "disk0"),
+        ("history show disk0", "placement"),
+        ("history clone disk0", "none"),
+        ("mount list", "none"),
+        ("trace list", "none"),
+        ("mirror list", "none"),
+    ] {
+        let words: Vec<&str> = given.split(' ').collect();
+        assert!(server.good(&words).contains(word), "{given}");
+    }
+    let group = server.good(&["group", "create", "g", "vol0", "copy"]);
+    assert!(group.contains("made group"));
+    server.good(&["group", "set", "g", "--every", "1h"]);
+    assert!(server.json(&["group", "set", "g"])["next_ms"].is_u64(), "a look changes nothing");
+    assert!(server.json(&["group", "set", "g", "--off"])["next_ms"].is_null());
+    for given in ["lun show vol0/no", "export show no", "snapshot show vol0@no", "device show no"] {
+        server.bad(10, "not-found", &given.split(' ').collect::<Vec<_>>());
+    }
+    let status = server.good(&["status"]);
+    assert!(status.starts_with("OK: no problems\n"), "{status}");
+    assert!(status.contains("SCHEDULES") && status.contains("FILE SYSTEMS OF THIS MACHINE"), "{status}");
+    let wide = status.lines().skip(6).find(|line| line.chars().count() > 80);
+    assert!(wide.is_none(), "{wide:?}");
+    let object = server.json(&["status"]);
+    assert_eq!(object["schedules"][0]["label"], "hourly");
+    assert_eq!(object["mounts"], serde_json::json!([]));
+}
+
+#[test]
 fn volume_that_is_named_after_the_files_of_an_image_dump_is_asked_for_where_it_belongs() {
     let output = cairn().args(["image", "dump", "--to", "/tmp/vol0.0", "vol0"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

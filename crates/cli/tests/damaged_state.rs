@@ -704,3 +704,40 @@ fn documents_of_volumes_and_devices_that_are_deleted_have_a_way_out() {
     assert_eq!(server.json(&["state", "list"]), serde_json::json!([]));
     assert_eq!(server.json(&["status"])["problems"], serde_json::json!([]));
 }
+
+#[test]
+fn state_that_was_backed_up_comes_back_on_another_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = path(dir.path(), "disk.img");
+    std::fs::File::create(&device).unwrap().set_len(64 << 20).unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--device", &device]);
+    server.good(&["lun", "create", "v/db", "--size", "8M"]);
+    server.good(&["export", "set", "v/db", "--network", "10.0.0.0/24"]);
+    server.invite();
+    let mut disk = server.disk("v/db");
+    disk.write(0, &[7; 4096]).unwrap();
+    disk.flush().unwrap();
+    drop(disk);
+    let fingerprint = server.json(&["status"])["fingerprint"].clone();
+    let file = path(dir.path(), "state");
+    let done = server.json(&["state", "backup", &file]);
+    assert!(done["files"].as_u64().unwrap() >= 4, "{done}");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    server.bad(21, "taken", &["state", "backup", &file]);
+    server.good(&["state", "backup", &file, "--overwrite"]);
+    server.bad(11, "busy", &["state", "restore", "--from", &file]);
+    assert_eq!(server.terminate(), 0);
+    server.bad(32, "not-empty", &["state", "restore", "--from", &file]);
+
+    server.data = dir.path().join("new");
+    server.good(&["state", "restore", "--from", &file]);
+    server.restart();
+    let status = server.json(&["status"]);
+    assert_eq!(status["fingerprint"], fingerprint);
+    assert_eq!(status["problems"], serde_json::json!([]), "{status}");
+    assert_eq!(server.disk("v/db").read(0, 4096).unwrap(), [7; 4096]);
+    assert_eq!(server.json(&["peer", "list"]).as_array().unwrap().len(), 1);
+    assert_eq!(server.json(&["export", "show", "v/db"])["access"]["networks"][0], "10.0.0.0/24");
+}

@@ -253,7 +253,8 @@ fn what_cannot_be_adopted_or_reached_is_refused_by_name_and_leaves_nothing_behin
     server.bad(10, "not-found", &["history", "revert", "disk0", "--mark", "nobody", "--yes"]);
     server.bad(10, "not-found", &["history", "view", "disk0", "--at", "2199-01-01 00:00:00Z"]);
     server.bad(2, "usage", &["history", "view", "disk0", "--at", "yesterday"]);
-    server.bad(2, "usage", &["history", "clone", "disk0"]);
+    server.bad(2, "usage", &["history", "clone", "disk0", "--as", "now"]);
+    assert_eq!(server.json(&["history", "clone", "disk0"]), serde_json::json!([]));
     assert_eq!(server.json(&["history", "view", "disk0"]), serde_json::json!([]));
     server.bad(10, "not-found", &["history", "status", "disk1"]);
     server.good(&["history", "mark", "disk0", "m"]);

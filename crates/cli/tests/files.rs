@@ -94,6 +94,8 @@ fn directory_takes_no_more_than_its_quota_and_an_owner_sets_changes_and_lifts_it
     mounted.server.restart();
     running::wait_until("it is mounted again", || fs::metadata(mounted.path("home/ann/a")).is_ok());
     let listed = mounted.server.json(&["quota", "list", "vol0"]);
+    assert_eq!(mounted.server.json(&["quota", "show", "vol0:/home/ann"]), listed[0]);
+    mounted.server.bad(10, "not-found", &["quota", "delete", "vol0:/home"]);
     let shown = |field: &str| listed[0][field].clone();
     assert_eq!((shown("limit_bytes"), shown("limit_files")), ((1 << 20).into(), ().into()));
     fs::File::create(mounted.path("home/ann/d")).unwrap();
@@ -112,6 +114,9 @@ fn directory_takes_no_more_than_its_quota_and_an_owner_sets_changes_and_lifts_it
     fs::remove_dir(mounted.path("home/ann/c")).unwrap();
     let gone = mounted.server.good(&["quota", "set", "vol0:/home/ann", "--size", "off"]);
     assert_eq!(gone, "vol0:/home/ann has no quota\n");
+    fs::create_dir(mounted.path("home/new")).unwrap();
+    mounted.server.good(&["quota", "set", "vol0:/home/new", "--size", "1M", "--files", "9"]);
+    assert_eq!(mounted.server.good(&["quota", "delete", "vol0:/home/new"]), "vol0:/home/new has no quota\n");
     assert_eq!(mounted.server.json(&["quota", "list", "vol0"]), serde_json::json!([]));
 
     let said = mounted.server.bad(32, "not-empty", &["quota", "set", "vol0:/home", "--size", "1M"]);

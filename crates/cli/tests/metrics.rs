@@ -155,8 +155,30 @@ fn completions_and_manual_pages_know_all_commands() {
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success() && text.contains("rehearse") && text.contains("mirror"), "{shell}");
     }
+    let root = std::path::Path::new(env!("CARGO_BIN_EXE_cairn")).parent().unwrap().to_owned();
+    let server = running::Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    server.good(&["lun", "create", "vol0/db", "--size", "1M"]);
+    server.good(&["snapshot", "create", "vol0@monday"]);
+    // As bash calls it, which takes `@` for the end of a word.
+    let completed = |line: &str, word: &str| {
+        let script = "source <(cairn completions bash); COMP_POINT=${#COMP_LINE}; COMP_CWORD=${#COMP_WORDS[@]}; \
+             _cairn_names cairn \"$WORD\" ''; printf '%s\\n' \"${COMPREPLY[@]}\"";
+        let path = format!("{}:{}", root.display(), std::env::var("PATH").unwrap());
+        let mut bash = std::process::Command::new("bash");
+        bash.args(["-c", script]).env("PATH", path).env("CAIRN_DATA", &server.data);
+        bash.env("COMP_LINE", line).env("WORD", word).env("COMP_WORDBREAKS", " @");
+        String::from_utf8(bash.output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(completed("cairn volume show vo", "vo"), "vol0\n");
+    assert_eq!(completed("cairn lun delete ", ""), "vol0/db\n");
+    assert_eq!(completed("cairn snapshot delete vol0@m", "m"), "monday\n");
+    let mut asking = running::cairn();
+    asking.args(["__complete", "cairn", "volume", "show", ""]).env("CAIRN_DATA", "/no");
+    let none = asking.output().unwrap();
+    assert!(none.status.success() && none.stdout.is_empty(), "a server that is away is no error");
     let made = running::cairn().arg("man").arg(dir.path()).status().unwrap();
     assert!(made.success());
     let page = std::fs::read_to_string(dir.path().join("cairn-volume-create.1")).unwrap();
-    assert!(page.contains("size"), "{page}");
+    assert!(page.contains("size") && page.contains(".SH EXAMPLES"), "{page}");
 }

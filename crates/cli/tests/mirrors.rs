@@ -772,3 +772,34 @@ fn mirror_on_the_server_of_its_source_that_was_failed_over_is_not_told_as_one_of
     let followers = server.json(&["status"])["followers"].clone();
     assert_eq!(followers[0]["volume"], "m", "{followers}");
 }
+
+#[test]
+fn peers_have_names_and_images_numbers_where_people_look() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let destination = Running::start(dir.path(), "destination");
+    let token = invite(&source, &[]);
+    let made = destination.good(&["mirror", "create", "vol0", &token]);
+    assert!(made.contains("vol0 is at image 1 of ") && !made.contains("mirror."), "{made}");
+    let full = destination.good(&["mirror", "show", "vol0", "-v"]);
+    assert!(full.contains("image mirror."), "{full}");
+    let peers = source.json(&["peer", "list"]);
+    assert_eq!(peers[0]["name"], "127.0.0.1", "the host that it came from");
+    source.good(&["peer", "rename", "127.0.0.1", "backup1"]);
+    assert_eq!(source.json(&["status"])["followers"][0]["peer"], "backup1");
+    for listed in [source.good(&["peer", "list"]), source.good(&["status"])] {
+        assert!(listed.contains("backup1"), "{listed}");
+    }
+    let status = source.good(&["status"]);
+    assert!(status.contains("follows") && !status.contains("mirror."), "{status}");
+    for text in [status, destination.good(&["status"]), destination.good(&["mirror", "list"])] {
+        let wide = text.lines().filter(|line| !line.contains('/')).find(|line| line.chars().count() > 80);
+        assert!(wide.is_none(), "{wide:?}");
+    }
+    source.bad(21, "taken", &["peer", "invite", "--name", "backup1"]);
+    assert!(source.good(&["peer", "show", "backup1"]).contains("certificate"));
+    let would = source.good(&["mirror", "forget", "vol0", "backup1", "-n"]);
+    assert!(would.contains("backup1"), "{would}");
+    source.good(&["peer", "revoke", "backup1", "--yes"]);
+    assert_eq!(source.json(&["peer", "list"]), serde_json::json!([]));
+}

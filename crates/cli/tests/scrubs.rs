@@ -147,7 +147,7 @@ fn damage_that_could_not_be_written_down_is_once_there_is_room_again() {
     std::fs::create_dir(&beside).unwrap();
     assert!(server.disk("vol0/db").read(20480, 4096).is_err(), "it is damaged");
     // A pass begins, and the thread that makes it writes down first what is known to be damaged.
-    server.run(&["volume", "scrub", "vol0"]);
+    server.run(&["volume", "scrub", "vol0", "--start"]);
     scrub_until(&server, "it is over", |scrub| !scrub["last"].is_null());
     std::fs::remove_dir(&beside).unwrap();
     knows_of_block_5_after_a_restart(server);
@@ -174,6 +174,20 @@ fn scrub_by_the_clock_goes_on_after_that_was_years_ahead() {
     scrub_until(&server, "it is due at once", |scrub| {
         !scrub["last"].is_null() && scrub["next_ms"].as_u64().is_some_and(|next| next < tomorrow)
     });
+}
+
+#[test]
+fn scrub_without_an_option_is_shown_and_not_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    let shown = server.json(&["volume", "scrub", "vol0"]);
+    assert!(shown["running"] == false && shown["last"].is_null(), "{shown}");
+    assert!(server.good(&["volume", "scrub", "vol0"]).contains("never"));
+    server.good(&["volume", "scrub", "vol0", "--start", "--wait"]);
+    let shown = server.json(&["volume", "scrub", "vol0"]);
+    assert_eq!(shown, server.json(&["volume", "scrub", "vol0", "--status"]));
+    assert!(shown["last"].is_object(), "{shown}");
 }
 
 #[test]

@@ -166,6 +166,51 @@ fn service_is_installed_by_one_command_and_its_configuration_is_its_owners() {
     running::refused(&spaced, 2, "usage", &["--data"]);
 }
 
+#[test]
+fn uninstall_removes_what_install_made_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let uninstall = |more: &[&str]| {
+        let root = ["service", "uninstall", "--root", dir.path().to_str().unwrap()];
+        cairn().args(root).args(more).output().unwrap()
+    };
+    running::refused(&uninstall(&["--json"]), 10, "not-found", &["uninstall"]);
+    let data = dir.path().join("var/lib/cairn");
+    std::fs::create_dir_all(&data).unwrap();
+    std::fs::write(data.join("identity.pem"), "key").unwrap();
+    assert!(install(dir.path(), &[]).status.success());
+    let share = dir.path().join("usr/local/share");
+    assert!(text(share.join("bash-completion/completions/cairn")).contains("__complete"));
+    assert!(text(share.join("zsh/site-functions/_cairn")).starts_with("#compdef cairn"));
+    let page = text(share.join("man/man1/cairn-volume-create.1"));
+    assert!(page.contains(".SH EXAMPLES") && page.contains("vol0"), "{page}");
+    let foreign = share.join("man/man1/other.1");
+    std::fs::write(&foreign, "of another program").unwrap();
+    let config = dir.path().join("etc/cairn/cairn.toml");
+    std::fs::write(&config, "# mine\n").unwrap();
+
+    let enabled = dir.path().join("etc/systemd/system/multi-user.target.wants");
+    std::fs::create_dir_all(&enabled).unwrap();
+    std::fs::write(enabled.join("cairn.service"), "").unwrap();
+    running::refused(&uninstall(&["--yes", "--json"]), 11, "busy", &["uninstall"]);
+    std::fs::remove_file(enabled.join("cairn.service")).unwrap();
+
+    let unit = dir.path().join("etc/systemd/system/cairn.service");
+    let shown = String::from_utf8(uninstall(&["-n"]).stdout).unwrap();
+    assert!(shown.contains("cairn.service") && unit.exists(), "{shown}");
+    let said = String::from_utf8(uninstall(&["--yes"]).stdout).unwrap();
+    assert!(said.contains("cairn.toml, which was changed"), "{said}");
+    let mut left = Vec::new();
+    let mut folders = vec![dir.path().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { left.push(path) }
+        }
+    }
+    left.sort();
+    assert_eq!(left, [config, foreign, data.join("identity.pem")]);
+}
+
 /// The server goes by its configuration: a unit whose sandbox is for another data directory keeps
 /// it from starting.
 #[test]

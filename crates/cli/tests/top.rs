@@ -53,7 +53,7 @@ impl Terminal {
     fn start_with(&self, arguments: &[&str]) -> std::process::Child {
         let end = || self.slave.try_clone().unwrap();
         let mut command = cairn();
-        command.arg("top").args(arguments);
+        command.arg("top").args(arguments).env("NO_COLOR", "1");
         command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap()
     }
 
@@ -102,8 +102,10 @@ fn terminal_shows_what_goes_on_and_is_given_back_however_it_ends() {
             terminal.wait_for("v/disk7", 1);
             terminal.wait_for(" more\x1b[K", 2);
         }
-        for line in terminal.text.split(ENTER).nth(1).unwrap().split(['\n', '\r']) {
-            let plain = line.replace("\x1b[?25l", "").replace("\x1b[H", "").replace("\x1b[2J", "");
+        // Each look begins at the first line again.
+        let looks = terminal.text.split(ENTER).nth(1).unwrap().replace("\x1b[H", "\n");
+        for line in looks.split(['\n', '\r']) {
+            let plain = line.replace("\x1b[?25l", "").replace("\x1b[2J", "");
             let plain = plain.replace("\x1b[K", "").replace("\x1b[J", "");
             assert!(plain.chars().count() <= 80 && !plain.contains('\x1b'), "{plain:?}");
         }
@@ -126,6 +128,25 @@ fn terminal_shows_what_goes_on_and_is_given_back_however_it_ends() {
             assert_eq!(code, Some(0), "{key:?}: {}", terminal.text);
         }
     }
+}
+
+#[test]
+fn keys_filter_sort_and_explain() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(&dir);
+    let mut terminal = Terminal::open();
+    let mut top = terminal.start(&server);
+    terminal.wait_for("sort: activity", 1);
+    terminal.keys.write_all(b"?").unwrap();
+    terminal.wait_for("Keys of cairn top", 1);
+    terminal.keys.write_all(b"?s").unwrap();
+    terminal.wait_for("sort: name", 1);
+    terminal.keys.write_all(b"/disk17").unwrap();
+    terminal.wait_for("filter: disk17_", 1);
+    terminal.wait_for("v/disk17", 1);
+    terminal.keys.write_all(b"\rq").unwrap();
+    assert_eq!(top.wait().unwrap().code(), Some(0));
+    terminal.wait_for(LEAVE, 1);
 }
 
 /// Hands a connection on to the server, until either side is through with it.

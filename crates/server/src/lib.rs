@@ -27,6 +27,7 @@ mod work;
 pub use daemon::config::{
     Config, DEFAULT_CACHE, DEFAULT_ISCSI, DEFAULT_MIRROR, DEFAULT_NBD, Settings, check as check_config,
 };
+pub use daemon::data_dir::backup::{back_up as back_up_state, restore as restore_state};
 pub use daemon::run::run;
 pub use error::ServerError;
 pub use http::openapi_json;

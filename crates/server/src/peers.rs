@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
+use crate::names;
 use crate::peers::error::PeersError;
 use crate::peers::identity::Fingerprint;
 use crate::peers::token::{Secret, Token, random_name};
@@ -45,6 +46,9 @@ struct PeerRecord {
     invited_ms: u64,
     expires_ms: u64,
     volume: Option<String>,
+    /// Name of the peer's server. Records with one certificate have one name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
     /// ID of the volume that the peer was admitted to. A different volume that later takes the same
     /// name is not covered.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "of")]
@@ -114,6 +118,7 @@ impl Peers {
         fingerprint: Fingerprint,
         address: String,
         volume: Option<String>,
+        name: Option<String>,
         expiry: Option<Duration>,
     ) -> Result<Invitation, ServerError> {
         let now_ms = clock.now().0 / 1_000_000;
@@ -126,6 +131,7 @@ impl Peers {
             invited_ms: now_ms,
             expires_ms,
             volume: volume.clone(),
+            name,
             volume_id: None,
             pinned: None,
             ends: Some(clock.monotonic().saturating_add(expiry)),
@@ -140,6 +146,9 @@ impl Peers {
                     fault: "this server has 10,000 peers and invitations, which is the limit",
                     next: "revoke some with `cairn peer revoke ID`; `cairn peer list` shows them",
                 });
+            }
+            if let Some(name) = &entry.name {
+                document.refuse_taken(name, None)?;
             }
             document.peers.push(entry);
             Ok(())
@@ -160,6 +169,7 @@ impl Peers {
         let document = self.document.lock();
         let peer = |entry: &PeerRecord| Peer {
             id: entry.id.clone(),
+            name: document.name_of(entry),
             state: match &entry.pinned {
                 Some(_) => PeerState::Pinned,
                 None if entry.is_over(clock) => PeerState::Expired,
@@ -193,6 +203,7 @@ impl Peers {
             invited_ms: now_ms,
             expires_ms: now_ms,
             volume: Some(volume.to_owned()),
+            name: None,
             volume_id: Some(id.0),
             pinned: Some(Pinned { fingerprint: certificate, at_ms: now_ms }),
             ends: None,
@@ -201,6 +212,54 @@ impl Peers {
             document.peers.push(entry);
             Ok(())
         })
+    }
+
+    /// Renames a peer: every record with its certificate.
+    pub(crate) fn rename(&self, id: &str, name: &str) -> Result<(), ServerError> {
+        names::check("peer", name)?;
+        self.change(|document| {
+            let entry = document.peers.iter().find(|entry| entry.id == id);
+            let not_found =
+                || ServerError::NotFound { what: "peer", name: id.to_owned(), list: "cairn peer list" };
+            let certificate = entry.ok_or_else(not_found)?.certificate();
+            document.refuse_taken(name, Some((id, certificate)))?;
+            for entry in &mut document.peers {
+                if entry.id == id || (certificate.is_some() && entry.certificate() == certificate) {
+                    entry.name = Some(name.to_owned());
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Gives a peer without a name that of the host from which it came.
+    pub(crate) fn name_after(&self, certificate: Fingerprint, host: &str) {
+        let is_own = |entry: &PeerRecord| entry.certificate() == Some(certificate);
+        let is_nameless = {
+            let document = self.document.lock();
+            let mut own = document.peers.iter().filter(|entry| is_own(entry)).peekable();
+            own.peek().is_some() && own.all(|entry| entry.name.is_none())
+        };
+        if !is_nameless {
+            return;
+        }
+        let named = self.change(|document| {
+            let name = document.free_name(&host_name(host));
+            document.peers.iter_mut().filter(|entry| is_own(entry)).for_each(|entry| {
+                entry.name = Some(name.clone());
+            });
+            Ok(())
+        });
+        if let Err(error) = named {
+            tracing::warn!(%error, "could not save the name of a peer");
+        }
+    }
+
+    /// The names of the peers whose certificates are pinned.
+    pub(crate) fn names(&self) -> Vec<(Fingerprint, String)> {
+        let document = self.document.lock();
+        let named = |entry: &PeerRecord| Some((entry.certificate()?, document.name_of(entry)));
+        document.peers.iter().filter_map(named).collect()
     }
 
     /// The certificates that are pinned.
@@ -352,7 +411,56 @@ impl Peers {
     }
 }
 
+/// A host as a name: an IPv6 address has `-` in place of each `:`.
+fn host_name(host: &str) -> String {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let name = match host.contains(':') {
+        true => format!("ip6-{}", host.replace(':', "-")),
+        false => host.to_owned(),
+    };
+    if names::check("peer", &name).is_ok() { name } else { "peer".to_owned() }
+}
+
+impl PeersDocument {
+    /// The name of a peer: its own, that of another record with its certificate, or its id.
+    fn name_of(&self, entry: &PeerRecord) -> String {
+        let of_peer = || {
+            let certificate = entry.certificate()?;
+            self.peers.iter().find(|other| other.certificate() == Some(certificate) && other.name.is_some())
+        };
+        let name = entry.name.as_ref().or_else(|| of_peer()?.name.as_ref());
+        name.unwrap_or(&entry.id).clone()
+    }
+
+    /// Refuses a name that another peer has, or that is another's id. `own` is the peer that gets
+    /// it, by its id and certificate.
+    fn refuse_taken(&self, name: &str, own: Option<(&str, Option<Fingerprint>)>) -> Result<(), ServerError> {
+        let is_own = |entry: &PeerRecord| {
+            own.is_some_and(|(id, certificate)| {
+                entry.id == id || (certificate.is_some() && entry.certificate() == certificate)
+            })
+        };
+        let others = self.peers.iter().filter(|entry| !is_own(entry));
+        match others.into_iter().any(|entry| entry.id == name || entry.name.as_deref() == Some(name)) {
+            true => Err(ServerError::Taken { what: "peer", name: name.to_owned() }),
+            false => Ok(()),
+        }
+    }
+
+    /// `wanted`, with a number after it where another peer has that name.
+    fn free_name(&self, wanted: &str) -> String {
+        let numbered = (2..).map(|number| format!("{wanted}-{number}"));
+        let mut names = std::iter::once(wanted.to_owned()).chain(numbered);
+        names.find(|name| self.refuse_taken(name, None).is_ok()).unwrap_or_else(|| wanted.to_owned())
+    }
+}
+
 impl PeerRecord {
+    /// The certificate that is pinned.
+    fn certificate(&self) -> Option<Fingerprint> {
+        self.pinned.as_ref().map(|pinned| pinned.fingerprint)
+    }
+
     /// The time for its first use is over.
     fn is_over(&self, clock: &dyn Clock) -> bool {
         self.expires_ms <= clock.now().0 / 1_000_000

@@ -6,6 +6,7 @@ use super::*;
 fn mirror_that_was_not_heard_of_for_a_day_is_a_problem_at_its_source() {
     let heard_ms = 1_700_000_000_000;
     let mirror = Follower {
+        peer: None,
         volume: "vol0".to_owned(),
         name: "ab-1".to_owned(),
         base: Some("vol0@mirror.ab-1.1".to_owned()),

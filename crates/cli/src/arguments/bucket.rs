@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 #[derive(Debug, Subcommand)]
 pub enum Bucket {
     /// Probe an object store, and add it under a name
+    #[command(alias = "create")]
     Add(AddBucket),
     /// List all buckets
     List,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use cairn_api as api;
 use cairn_base::{ByteSize, Interval};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 
 use super::Setting;
@@ -15,6 +16,11 @@ pub enum Device {
     Adopt(Box<Adopt>),
     /// List adopted devices
     List,
+    /// Show an adopted device
+    Show {
+        /// Name of the device
+        name: String,
+    },
     /// Release a device as a plain disk; discards its history
     Release {
         /// Name of the device
@@ -45,9 +51,8 @@ pub struct Adopt {
     pub history: Option<PathBuf>,
     /// Place the history by this method (default checkpointing)
     ///
-    /// One of checkpointing (copy-on-write), logging (redirect-on-write), split-stream, split-down-
-    /// stream, hybrid.
-    #[arg(long, value_name = "P", value_parser = placement, requires = "history")]
+    /// `checkpointing` is copy-on-write, and `logging` is redirect-on-write.
+    #[arg(long, value_name = "P", value_parser = placement(), requires = "history")]
     pub placement: Option<api::Placement>,
     /// Record every-write, marks (default), or an interval such as 1s
     #[arg(long, value_name = "G", requires = "history")]
@@ -87,9 +92,8 @@ pub struct Beneath {
     pub history: Option<PathBuf>,
     /// Place the history by this method (default checkpointing)
     ///
-    /// One of checkpointing (copy-on-write), logging (redirect-on-write), split-stream, split-down-
-    /// stream, hybrid.
-    #[arg(long, value_name = "P", value_parser = placement, requires = "history")]
+    /// `checkpointing` is copy-on-write, and `logging` is redirect-on-write.
+    #[arg(long, value_name = "P", value_parser = placement(), requires = "history")]
     pub placement: Option<api::Placement>,
     /// Record every-write, marks (default), or an interval such as 1s
     #[arg(long, value_name = "G", requires = "history")]
@@ -121,18 +125,18 @@ pub struct WindowArguments {
     ///
     /// Default: `wait` for a volume, because a failed write makes it read-only; `fail` for a
     /// device.
-    #[arg(long, value_name = "POLICY", value_parser = floor_policy)]
+    #[arg(long, value_name = "POLICY", value_parser = floor_policy())]
     pub floor_policy: Option<api::FloorPolicy>,
     /// Beyond AGE, keep one instant per interval; `off` keeps all
     ///
     /// For example `--thin 1h:1m --thin 1d:1h`. Marks always stay.
     #[arg(long, value_name = "AGE:EVERY", value_parser = thin)]
     pub thin: Vec<Thinning>,
-    /// Reduce new history: none, xor, identical or all
+    /// Reduce new history (default none)
     ///
     /// `xor` stores the difference from an earlier version of the block. `identical` stores equal
-    /// content once. A new history starts with `none`.
-    #[arg(long, value_name = "HOW", value_parser = reduce)]
+    /// content once.
+    #[arg(long, value_name = "HOW", value_parser = reduce())]
     pub reduce: Option<api::Reduce>,
 }
 
@@ -148,16 +152,27 @@ pub struct InstantArgument {
     /// Choose the instant of this mark
     #[arg(long, value_name = "MARK")]
     pub mark: Option<String>,
+    /// Choose the instant by a time or a mark
+    ///
+    /// A word that is not a time names a mark.
+    #[arg(long, value_name = "TIME|MARK", allow_hyphen_values = true, conflicts_with_all = ["at", "mark"])]
+    pub to: Option<String>,
 }
 
 impl InstantArgument {
     /// As it was given.
     pub fn words(&self) -> String {
-        match (&self.at, &self.mark) {
-            (Some(at), _) => at.clone(),
-            (None, Some(mark)) => format!("the mark {mark}"),
-            (None, None) => "nothing".to_owned(),
+        match (&self.at, &self.mark, &self.to) {
+            (Some(at), ..) => at.clone(),
+            (None, Some(mark), _) => format!("the mark {mark}"),
+            (None, None, Some(to)) => to.clone(),
+            (None, None, None) => "nothing".to_owned(),
         }
+    }
+
+    /// No instant was chosen.
+    pub fn is_none(&self) -> bool {
+        self.at.is_none() && self.mark.is_none() && self.to.is_none()
     }
 }
 
@@ -173,9 +188,8 @@ pub struct Enable {
     pub history: PathBuf,
     /// Place the history by this method (default checkpointing)
     ///
-    /// One of checkpointing (copy-on-write), logging (redirect-on-write), split-stream, split-down-
-    /// stream, hybrid.
-    #[arg(long, value_name = "P", value_parser = placement)]
+    /// `checkpointing` is copy-on-write, and `logging` is redirect-on-write.
+    #[arg(long, value_name = "P", value_parser = placement())]
     pub placement: Option<api::Placement>,
     /// Record every-write, marks (default), or an interval such as 1s
     #[arg(long, value_name = "G")]
@@ -223,7 +237,10 @@ pub enum History {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
+    /// List the devices and volumes that have a history
+    List,
     /// Show the range, space, cost, marks and views of a history
+    #[command(alias = "show")]
     Status {
         /// Device, or volume with a history
         name: String,
@@ -251,10 +268,13 @@ pub enum History {
         #[arg(long = "as", value_name = "NAME")]
         export: Option<String>,
         /// Delete the view DEVICE@NAME or VOLUME@NAME
-        #[arg(long, value_name = "NAME", conflicts_with_all = ["at", "mark", "export"])]
+        #[arg(long, value_name = "NAME", conflicts_with_all = ["at", "mark", "to", "export"])]
         delete: Option<String>,
     },
-    /// Export a writable copy of an instant as DEVICE@NAME
+    /// Export a clone of an instant; without an instant, list the clones
+    ///
+    /// A clone is a writable copy that shares the blocks of the instant. The export is DEVICE@NAME.
+    /// `cairn clone create` makes a clone of a snapshot.
     Clone {
         /// Name of the device
         name: String,
@@ -265,10 +285,11 @@ pub enum History {
         #[arg(long = "as", value_name = "NAME")]
         export: Option<String>,
         /// Delete the clone DEVICE@NAME and everything written to it
-        #[arg(long, value_name = "NAME", conflicts_with_all = ["at", "mark", "export"])]
+        #[arg(long, value_name = "NAME", conflicts_with_all = ["at", "mark", "to", "export"])]
         delete: Option<String>,
     },
     /// Revert a device or volume to an instant; its clients reconnect
+    #[command(aliases = ["rollback", "rewind"])]
     Revert {
         /// Device or volume
         name: String,
@@ -282,6 +303,7 @@ pub enum History {
     /// Show or change how much history is kept
     ///
     /// Options that are not given stay as they are.
+    #[command(alias = "set")]
     Window {
         /// Device, or volume with a history
         name: String,
@@ -291,16 +313,16 @@ pub enum History {
     },
 }
 
-fn placement(text: &str) -> Result<api::Placement, String> {
-    word(text, "checkpointing, logging, split-stream, split-down-stream or hybrid")
+fn placement() -> impl TypedValueParser<Value = api::Placement> {
+    words(["checkpointing", "logging", "split-stream", "split-down-stream", "hybrid"])
 }
 
-fn floor_policy(text: &str) -> Result<api::FloorPolicy, String> {
-    word(text, "wait or fail")
+fn floor_policy() -> impl TypedValueParser<Value = api::FloorPolicy> {
+    words(["wait", "fail"])
 }
 
-fn reduce(text: &str) -> Result<api::Reduce, String> {
-    word(text, "none, xor, identical or all")
+fn reduce() -> impl TypedValueParser<Value = api::Reduce> {
+    words(["none", "xor", "identical", "all"])
 }
 
 /// A step of retention, or `off`.
@@ -319,6 +341,10 @@ fn thin(text: &str) -> Result<Thinning, String> {
     Ok(Thinning(Some(api::Thin { after_ms: ms(after)?, every_ms: ms(every)? })))
 }
 
-fn word<T: serde::de::DeserializeOwned>(text: &str, words: &str) -> Result<T, String> {
-    serde_json::from_value(text.into()).map_err(|_| format!("it is {words}"))
+/// One of these words, which the API has as well.
+fn words<T, const N: usize>(words: [&'static str; N]) -> impl TypedValueParser<Value = T>
+where
+    T: serde::de::DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words).try_map(|word| serde_json::from_value(word.into()))
 }

@@ -23,10 +23,9 @@ pub struct Mount {
     /// VOLUME (read-write), or VOLUME@SNAPSHOT (read-only)
     ///
     /// A mounted mirror is read-only and shows its newest image.
-    #[arg(required = true)]
+    #[arg(requires = "directory")]
     pub name: Option<DumpName>,
     /// Empty directory on the server's machine
-    #[arg(required = true)]
     pub directory: Option<PathBuf>,
     /// Let other users access the mount, if the server does not run as root
     #[arg(long)]
@@ -69,10 +68,22 @@ pub enum Quota {
         /// Name of the volume
         volume: String,
     },
+    /// Show the quota of a directory
+    Show {
+        /// VOLUME:/PATH of the directory
+        #[arg(value_parser = tree_name())]
+        name: TreeName,
+    },
     /// Set, change or lift the quota of a directory
     ///
     /// Options that are not given stay as they are.
     Set(SetQuota),
+    /// Lift the quota of a directory; its files stay
+    Delete {
+        /// VOLUME:/PATH of the directory
+        #[arg(value_parser = tree_name())]
+        name: TreeName,
+    },
 }
 
 /// `cairn quota set`.

@@ -26,9 +26,9 @@ pub enum Group {
         /// Name of the group
         name: String,
     },
-    /// Set or remove the snapshot schedule of a group
+    /// Show, set or remove the snapshot schedule of a group
     ///
-    /// Without --every and --cron, removes the schedule.
+    /// Without an option, shows the group. Any option replaces the whole schedule.
     Set(SetGroup),
     /// Show all mirrors of a group at their newest common snapshot
     Together {
@@ -97,6 +97,9 @@ pub struct SetGroup {
     /// Five fields: minute, hour, day of the month, month, day of the week.
     #[arg(long, conflicts_with = "every", value_name = "EXPRESSION")]
     pub cron: Option<String>,
+    /// Remove the schedule; its snapshots stay
+    #[arg(long, conflicts_with_all = ["every", "cron"])]
+    pub off: bool,
     /// Time zone of times and days, such as Europe/Berlin (default UTC)
     #[arg(long, value_name = "ZONE")]
     pub zone: Option<String>,

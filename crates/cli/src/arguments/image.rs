@@ -19,7 +19,7 @@ pub enum Image {
     ///
     /// Shows volume, level, snapshots and LUNs. With a PATH at the end, lists that directory.
     /// BUCKET: lists the dumps in a bucket, with their locks.
-    #[command(alias = "list")]
+    #[command(name = "list", alias = "show")]
     Ls {
         /// Files or BUCKET:VOLUME[@DUMP], and /PATH or @SNAPSHOT:/PATH
         #[arg(required = true, value_name = "DUMP... [PATH]")]

@@ -11,51 +11,61 @@ use super::{Beneath, InstantArgument, Setting};
 #[derive(Debug, Subcommand)]
 pub enum Mirror {
     /// On the destination: create a mirror and transfer its baseline
+    ///
+    /// `mirror set` changes the options of Schedule, Transfer and Locks later. `history enable`
+    /// adds a history and `volume log` moves the intent log.
     Create {
         /// Volume on the source
         volume: String,
         /// Token that `cairn peer invite` printed on the source
         token: String,
         /// Update this often, such as 15m; default: only on request
-        #[arg(long, value_name = "TIME")]
+        #[arg(help_heading = "Schedule", long, value_name = "TIME")]
         every: Option<Interval>,
         /// Follow continuously, with a lag of seconds
-        #[arg(long, conflicts_with_all = ["every", "cron"])]
+        #[arg(help_heading = "Schedule", long, conflicts_with_all = ["every", "cron"])]
         continuous: bool,
         #[command(flatten)]
         when: When,
         /// Largest acceptable lag, such as 1h
         ///
         /// Beyond it, both servers report the mirror as `behind`. Default with --continuous: 10s.
-        #[arg(long, value_name = "TIME")]
+        #[arg(help_heading = "Schedule", long, value_name = "TIME")]
         rpo: Option<Interval>,
         /// Hold no base snapshot on the source, which saves space there
         ///
         /// The source then finds changes from its record of changes alone.
-        #[arg(long)]
+        #[arg(help_heading = "Source", long)]
         no_hold: bool,
         /// Abort a transfer without progress after this time
         ///
         /// Default: the --mirror-patience of the server.
-        #[arg(long, value_name = "TIME")]
+        #[arg(help_heading = "Transfer", long, value_name = "TIME")]
         stall: Option<Interval>,
         /// Use another name for the volume here
-        #[arg(long = "as", value_name = "NAME")]
+        #[arg(help_heading = "Disk", long = "as", value_name = "NAME")]
         name: Option<String>,
         /// Store the mirror on this disk or file; repeat to concatenate
-        #[arg(long, value_name = "PATH")]
+        #[arg(help_heading = "Disk", long, value_name = "PATH")]
         device: Vec<PathBuf>,
         /// Keep the intent log on this disk or file
         ///
         /// A mirror uses it after a failover.
-        #[arg(long, value_name = "PATH")]
+        #[arg(help_heading = "Disk", long, value_name = "PATH")]
         log_device: Option<PathBuf>,
-        #[command(flatten)]
+        #[command(flatten, next_help_heading = "History")]
         beneath: Box<Beneath>,
-        #[command(flatten)]
+        #[command(flatten, next_help_heading = "Transfer")]
         link: Link,
     },
-    /// Show the state of mirrors
+    /// List mirrors
+    List,
+    /// Show a mirror
+    Show {
+        /// Name of the mirror
+        name: String,
+    },
+    /// List mirrors, or show one
     Status {
         /// Mirror (default: all)
         name: Option<String>,
@@ -89,28 +99,28 @@ pub enum Mirror {
         /// Name of the mirror
         name: String,
         /// Update this often; `off`: only on request
-        #[arg(long, value_name = "TIME")]
+        #[arg(help_heading = "Schedule", long, value_name = "TIME")]
         every: Option<Setting>,
         /// Follow continuously; --every and --cron end this
-        #[arg(long, conflicts_with_all = ["every", "cron"])]
+        #[arg(help_heading = "Schedule", long, conflicts_with_all = ["every", "cron"])]
         continuous: bool,
         #[command(flatten)]
         when: When,
         /// Largest acceptable lag; `off`: none
-        #[arg(long, value_name = "TIME")]
+        #[arg(help_heading = "Schedule", long, value_name = "TIME")]
         rpo: Option<Setting>,
         /// Abort a transfer without progress after this time
         ///
         /// `off` uses the --mirror-patience of the server.
-        #[arg(long, value_name = "TIME")]
+        #[arg(help_heading = "Transfer", long, value_name = "TIME")]
         stall: Option<Setting>,
         /// Hold the base of the next update on the source
-        #[arg(long, conflicts_with = "no_hold")]
+        #[arg(help_heading = "Source", long, conflicts_with = "no_hold")]
         hold: bool,
         /// Hold no base snapshot on the source
-        #[arg(long)]
+        #[arg(help_heading = "Source", long)]
         no_hold: bool,
-        #[command(flatten)]
+        #[command(flatten, next_help_heading = "Transfer")]
         link: Link,
     },
     /// Follow another server that has the same volume or its mirror
@@ -137,7 +147,8 @@ pub enum Mirror {
     },
     /// Revert a mirror with a history to an instant, and pause it
     ///
-    /// For example, to undo a mistake that was mirrored.
+    /// For example, to undo a mistake that was mirrored. Also called `mirror revert`.
+    #[command(alias = "revert")]
     Rewind {
         /// Name of the mirror
         name: String,
@@ -288,19 +299,19 @@ pub struct When {
     /// Update by a cron expression, such as `30 2 * * 1-5`; or `off`
     ///
     /// Five fields: minute, hour, day of the month, month, day of the week.
-    #[arg(long, value_name = "EXPRESSION")]
+    #[arg(help_heading = "Schedule", long, value_name = "EXPRESSION")]
     pub cron: Option<String>,
     /// Time zone of --cron and --limit, such as Europe/Berlin (default UTC)
-    #[arg(long, value_name = "ZONE")]
+    #[arg(help_heading = "Schedule", long, value_name = "ZONE")]
     pub zone: Option<String>,
     /// Lock each snapshot for this time, such as 30d; or `off`
     ///
     /// Neither the source nor a command here deletes a locked snapshot. `off` applies to later
     /// snapshots.
-    #[arg(long, value_name = "TIME")]
+    #[arg(help_heading = "Locks", long, value_name = "TIME")]
     pub lock: Option<Setting>,
     /// File with a secret that can unlock snapshots early
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Locks", long, value_name = "FILE")]
     pub lock_key: Option<PathBuf>,
 }
 
@@ -320,9 +331,9 @@ pub struct Link {
     /// Compress transfers with zstd
     #[arg(long, value_name = "WHEN")]
     pub compress: Option<Compress>,
-    /// Spread scheduled updates over time, or transfer at full speed
+    /// Spread scheduled updates over time (default)
     ///
-    /// `on` spreads an update over at most half of the interval, five minutes and --rpo. This
+    /// --spread spreads an update over at most half of the interval, five minutes and --rpo. This
     /// spares the source's clients.
     #[arg(
         long,
@@ -332,6 +343,9 @@ pub struct Link {
         value_parser = clap::builder::BoolishValueParser::new()
     )]
     pub spread: Option<bool>,
+    /// Transfer scheduled updates at full speed
+    #[arg(long, conflicts_with = "spread")]
+    pub no_spread: bool,
 }
 
 /// When to pack.

@@ -57,7 +57,18 @@ pub struct Serve {
 #[derive(Debug, Subcommand)]
 pub enum Service {
     /// Install a systemd service: unit, user and configuration
+    ///
+    /// Also installs the completions of shells and the manual pages.
     Install(InstallService),
+    /// Remove exactly what `service install` made; keeps all data
+    Uninstall {
+        /// Remove below this directory, as for a package or an image
+        #[arg(long, value_name = "DIR", default_value = "/")]
+        root: PathBuf,
+        /// Only show what would be removed
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
 }
 
 /// `cairn service install`.

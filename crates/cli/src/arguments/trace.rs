@@ -15,6 +15,8 @@ pub enum Trace {
     ///
     /// Without an export, shows the recordings.
     Record(RecordTrace),
+    /// List the recordings that run
+    List,
     /// Convert a trace of a known format to Cairn's format
     ///
     /// Cairn's format is compact, checksummed and sorted by time.

@@ -23,12 +23,12 @@ pub fn run(command: CloneCommand, client: &Client, output: Output) -> Result<(),
             let clones: Vec<api::VolumeClone> = client.get("/v1/clones")?;
             output.show(&clones, |clones| list(clones));
         }
+        CloneCommand::Show { name } => {
+            let clone = find(&name, client)?;
+            output.show(&clone, |clone| list(std::slice::from_ref(clone)));
+        }
         CloneCommand::Delete { name, dry_run } => {
-            let clones: Vec<api::VolumeClone> = client.get("/v1/clones")?;
-            let Some(clone) = clones.into_iter().find(|clone| clone.name == name) else {
-                let next = "list what exists with `cairn clone list`";
-                return Err(Failure::new(ErrorKind::NotFound, format!("there is no clone `{name}`"), next));
-            };
+            let clone = find(&name, client)?;
             let what = format!(
                 "this deletes {name}, a clone of {}, and the {} that were written to it; {} stays as it is",
                 clone.of,
@@ -46,6 +46,14 @@ pub fn run(command: CloneCommand, client: &Client, output: Output) -> Result<(),
         }
     }
     Ok(())
+}
+
+fn find(name: &str, client: &Client) -> Result<api::VolumeClone, Failure> {
+    let clones: Vec<api::VolumeClone> = client.get("/v1/clones")?;
+    clones.into_iter().find(|clone| clone.name == name).ok_or_else(|| {
+        let next = "list what exists with `cairn clone list`";
+        Failure::new(ErrorKind::NotFound, format!("there is no clone `{name}`"), next)
+    })
 }
 
 fn list(clones: &[api::VolumeClone]) -> String {

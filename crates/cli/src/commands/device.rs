@@ -49,20 +49,32 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
             let devices: Vec<api::Device> = client.get("/v1/devices")?;
             output.show(&devices, |devices| {
                 let row = |device: &api::Device| {
-                    let state = device
-                        .problem
-                        .clone()
-                        .unwrap_or_else(|| device.uris.first().cloned().unwrap_or_default());
                     [
                         device.name.clone(),
                         size(device.size_bytes),
+                        if device.problem.is_some() { "problem" } else { "ok" }.to_owned(),
                         device.origin.clone(),
                         device.history.clone().unwrap_or_else(|| "none".to_owned()),
-                        state,
                     ]
                 };
-                table(["NAME", "SIZE", "ORIGIN", "HISTORY", "URI OR PROBLEM"], devices.iter().map(row))
+                let problem = |device: &api::Device| {
+                    device.problem.as_ref().map(|problem| format!("\n{}: {problem}", device.name))
+                };
+                let problems: String = devices.iter().filter_map(problem).collect();
+                table(["NAME", "SIZE", "STATE", "ORIGIN", "HISTORY"], devices.iter().map(row)) + &problems
             });
+        }
+        Device::Show { name } => {
+            let devices: Vec<api::Device> = client.get("/v1/devices")?;
+            let Some(device) = devices.into_iter().find(|device| device.name == name) else {
+                let what = format!("there is no adopted device `{name}`");
+                return Err(Failure::new(
+                    ErrorKind::NotFound,
+                    what,
+                    "list what exists with `cairn device list`",
+                ));
+            };
+            output.show(&device, show_device);
         }
         Device::Release { name, without_history, dry_run } => {
             let devices: Vec<api::Device> = client.get("/v1/devices")?;
@@ -121,6 +133,13 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
         History::Disable { name, store_lost: true, dry_run } => discard(&name, dry_run, client, output)?,
         History::Disable { name, store_lost: false, dry_run } => disable(&name, dry_run, client, output)?,
         History::AcceptOlder { name, dry_run } => accept_older(&name, dry_run, client, output)?,
+        History::List => {
+            let found = with_history(client)?;
+            output.show(&found, |found| {
+                let row = |one: &WithHistory| [one.name.clone(), one.kind.to_owned(), one.history.clone()];
+                table(["NAME", "KIND", "HISTORY"], found.iter().map(row))
+            });
+        }
         History::Status { name } => {
             let status: api::HistoryStatus = client.get(&path(&name)?)?;
             output.show(&status, page);
@@ -130,10 +149,11 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
             let mark: api::Mark = client.post(&format!("{}/marks", path(&name)?), &request)?;
             output.tell(&mark, |mark| format!("{} is {}", mark.name, show(mark.at_ns)));
         }
-        History::View { name, at: InstantArgument { at: None, mark: None }, export: None, delete: None } => {
-            let status: api::HistoryStatus = client.get(&path(&name)?)?;
-            let views: Vec<_> = status.views.into_iter().filter(|view| !view.writable).collect();
-            output.show(&views, |views| table(["NAME", "INSTANT", "URI"], views.iter().flat_map(view_rows)));
+        History::View { name, at, export: None, delete: None } if at.is_none() => {
+            list_views(&name, false, client, output)?;
+        }
+        History::Clone { name, at, export: None, delete: None } if at.is_none() => {
+            list_views(&name, true, client, output)?;
         }
         History::View { name, at, export, delete } => {
             view(&name, at, export, delete, false, client, output)?;
@@ -161,6 +181,50 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
         }
     }
     Ok(())
+}
+
+/// Lists the views of a history, or its clones.
+fn list_views(name: &str, writable: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let status: api::HistoryStatus = client.get(&path(name)?)?;
+    let views: Vec<_> = status.views.into_iter().filter(|view| view.writable == writable).collect();
+    output.show(&views, |views| table(["NAME", "INSTANT", "URI"], views.iter().flat_map(view_rows)));
+    Ok(())
+}
+
+/// A device or a volume that has a history.
+#[derive(serde::Serialize)]
+struct WithHistory {
+    name: String,
+    kind: &'static str,
+    history: String,
+}
+
+fn with_history(client: &Client) -> Result<Vec<WithHistory>, Failure> {
+    let devices: Vec<api::Device> = client.get("/v1/devices")?;
+    let volumes: Vec<api::Volume> = client.get("/v1/volumes")?;
+    let devices = devices.into_iter().map(|one| (one.name, "device", one.history));
+    let volumes = volumes.into_iter().map(|one| (one.name, "volume", one.history));
+    let one =
+        |(name, kind, history): (_, _, Option<String>)| Some(WithHistory { name, kind, history: history? });
+    Ok(devices.chain(volumes).filter_map(one).collect())
+}
+
+fn show_device(device: &api::Device) -> String {
+    let mut text = format!(
+        "name     {}\nsize     {}\norigin   {}\nhistory  {}\nNBD      {}",
+        device.name,
+        size(device.size_bytes),
+        device.origin,
+        device.history.as_deref().unwrap_or("none"),
+        device.uris.join("\n         ")
+    );
+    if let Some(target) = &device.target {
+        text += &format!("\niSCSI    {}", target.name);
+    }
+    if let Some(problem) = &device.problem {
+        text += &format!("\nproblem  {problem}");
+    }
+    text
 }
 
 /// Puts a history under a volume.
@@ -351,12 +415,25 @@ fn view(
 ) -> Result<(), Failure> {
     if let Some(view) = delete {
         if writable {
-            output.confirm(&format!("this deletes the clone {name}@{view} and everything written to it"))?;
+            let status: api::HistoryStatus = client.get(&path(name)?)?;
+            let full = format!("{name}@{view}");
+            let Some(known) = status.views.iter().find(|known| known.name == view || known.name == full)
+            else {
+                let next = format!("list what exists with `cairn history clone {name}`");
+                return Err(Failure::new(ErrorKind::NotFound, format!("there is no clone `{full}`"), next));
+            };
+            // The server refuses for a view.
+            if known.writable {
+                output.confirm(&format!("this deletes the clone {full} and everything written to it"))?;
+            }
         }
         // One is not ended for the other: with a clone goes what was written to it.
         let () = client.delete(&format!("{}/views/{}?writable={writable}", path(name)?, segment(&view)?))?;
         let deleted = serde_json::json!({ "deleted": format!("{name}@{view}") });
-        output.tell(&deleted, |_| format!("{name}@{view} is no longer exported"));
+        output.tell(&deleted, |_| match writable {
+            true => format!("deleted the clone {name}@{view} and everything written to it"),
+            false => format!("{name}@{view} is no longer exported"),
+        });
         return Ok(());
     }
     let request = api::CreateView { name: export, instant: instant(&at)?, writable };
@@ -387,12 +464,19 @@ fn path(name: &str) -> Result<String, Failure> {
 }
 
 fn instant(argument: &InstantArgument) -> Result<api::Instant, Failure> {
-    match (&argument.at, &argument.mark) {
-        (Some(at), None) => Ok(match parse(at, now_ns())? {
-            Moment::At(at_ns) => api::Instant::at(at_ns),
-            Moment::Ago(ago) => api::Instant::ago(ago),
-        }),
-        (None, Some(mark)) => Ok(api::Instant::mark(mark)),
+    let at = |moment| match moment {
+        Moment::At(at_ns) => api::Instant::at(at_ns),
+        Moment::Ago(ago) => api::Instant::ago(ago),
+    };
+    match (&argument.at, &argument.mark, &argument.to) {
+        (Some(text), None, None) => parse(text, now_ns()).map(at),
+        (None, Some(mark), None) => Ok(api::Instant::mark(mark)),
+        // What has the form of a name and of no time is a mark.
+        (None, None, Some(to)) => match parse(to, now_ns()) {
+            Ok(moment) => Ok(at(moment)),
+            Err(_) if segment(to).is_ok() && !to.starts_with('-') => Ok(api::Instant::mark(to)),
+            Err(failure) => Err(failure),
+        },
         _ => Err(Failure::new(
             ErrorKind::Usage,
             "no instant was given",

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use cairn_api as api;
 use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use super::volume::segment;
 use crate::arguments::{Export, SetExport, WriteCache};
 use crate::exit::Failure;
-use crate::output::{Output, size, table};
+use crate::output::{Output, fields, size, table};
 
 /// Runs a command on exports.
 pub fn run(command: Export, client: &Client, output: Output) -> Result<(), Failure> {
@@ -16,6 +16,14 @@ pub fn run(command: Export, client: &Client, output: Output) -> Result<(), Failu
         Export::List => {
             let exports: Vec<api::Export> = client.get("/v1/exports")?;
             output.show(&exports, |exports| list(exports));
+        }
+        Export::Show { name } => {
+            let exports: Vec<api::Export> = client.get("/v1/exports")?;
+            let Some(export) = exports.into_iter().find(|export| export.name == name) else {
+                let next = "list what exists with `cairn export list`";
+                return Err(Failure::new(ErrorKind::NotFound, format!("there is no export `{name}`"), next));
+            };
+            output.show(&export, show);
         }
         Export::Set(set) => {
             let request = request(&set)?;
@@ -27,7 +35,7 @@ pub fn run(command: Export, client: &Client, output: Output) -> Result<(), Failu
             };
             let export: api::Export = client.patch(&path, &request)?;
             output.tell(&export, |export| {
-                format!("{}\n{}", list(std::slice::from_ref(export)), login_lines(&export.target).join("\n"))
+                format!("{}\n{}", show(export), login_lines(&export.target).join("\n"))
             });
         }
     }
@@ -110,8 +118,8 @@ fn request(set: &SetExport) -> Result<api::SetAccess, Failure> {
         networks: list(&set.network, set.any_network),
         chap: set.chap_file.as_deref().map(secrets).transpose()?,
         no_chap: set.no_chap,
-        read_only: set.read_only,
-        removable: set.removable,
+        read_only: if set.no_read_only { Some(false) } else { set.read_only },
+        removable: if set.no_removable { Some(false) } else { set.removable },
         block_bytes: set.block_size,
         write_cache: set.write_cache.map(|cache| match cache {
             WriteCache::Auto => api::WriteCache::Auto,
@@ -150,36 +158,77 @@ fn unreadable(path: &Path, why: &str) -> Failure {
 }
 
 fn list(exports: &[api::Export]) -> String {
-    let any = |list: &[String]| if list.is_empty() { "any".to_owned() } else { list.join(" ") };
     let row = |export: &api::Export| {
-        let access = &export.access;
-        let chap = match (&access.chap, &access.chap_target) {
-            (None, _) => "no".to_owned(),
-            (Some(name), _) if access.secret_lacks => format!("{name}, but its secret is unknown here"),
-            (Some(name), None) => name.clone(),
-            (Some(name), Some(target)) => format!("{name}, {target}"),
-        };
-        let mode = if export.read_only { "read-only" } else { "read-write" };
-        let cache = match access.write_cache {
-            api::WriteCache::Auto => "auto",
-            api::WriteCache::On => "on",
-            api::WriteCache::Off => "off",
-        };
         [
             export.name.clone(),
             size(export.size_bytes),
-            mode.to_owned(),
-            access.block_bytes.to_string(),
-            cache.to_owned(),
-            any(&access.initiators),
-            any(&access.networks),
-            chap,
+            mode(export).to_owned(),
+            clients(&export.access),
             export.sessions.len().to_string(),
-            export.target.name.clone(),
         ]
     };
-    table(
-        ["NAME", "SIZE", "MODE", "BLOCK", "CACHE", "INITIATORS", "NETWORKS", "CHAP", "SESSIONS", "TARGET"],
-        exports.iter().map(row),
-    )
+    table(["NAME", "SIZE", "MODE", "ISCSI CLIENTS", "SESSIONS"], exports.iter().map(row))
+}
+
+fn mode(export: &api::Export) -> &'static str {
+    match export.read_only {
+        _ if export.closed => "closed",
+        true => "read-only",
+        false => "read-write",
+    }
+}
+
+/// Which initiators are let in, in a few words.
+fn clients(access: &api::Access) -> String {
+    let count = |list: &[String], one: &str| match list {
+        [] => None,
+        [only] if only.len() <= 24 => Some(only.clone()),
+        [_] => Some(format!("1 {one}")),
+        many => Some(format!("{} {one}s", many.len())),
+    };
+    let mut words = Vec::from_iter(count(&access.initiators, "initiator"));
+    words.extend(count(&access.networks, "network"));
+    match &access.chap {
+        Some(_) if access.secret_lacks => words.push("CHAP without its secret".to_owned()),
+        Some(_) => words.push("CHAP".to_owned()),
+        None => {}
+    }
+    if words.is_empty() { "any".to_owned() } else { words.join(", ") }
+}
+
+/// One export in full.
+fn show(export: &api::Export) -> String {
+    let access = &export.access;
+    let any = |list: &[String]| if list.is_empty() { "any".to_owned() } else { list.join(" ") };
+    let chap = match (&access.chap, &access.chap_target) {
+        (None, _) => "no".to_owned(),
+        (Some(name), _) if access.secret_lacks => format!("{name}, but its secret is unknown here"),
+        (Some(name), None) => name.clone(),
+        (Some(name), Some(target)) => format!("{name}, {target}"),
+    };
+    let cache = match access.write_cache {
+        api::WriteCache::Auto => "auto",
+        api::WriteCache::On => "on",
+        api::WriteCache::Off => "off",
+    };
+    let session = |session: &api::Session| match &session.initiator {
+        Some(initiator) => format!("iSCSI {initiator} {}", session.peer),
+        None => format!("NBD {}", session.peer),
+    };
+    let mut rows = vec![
+        ["name", export.name.clone().as_str()].map(str::to_owned),
+        ["size".to_owned(), size(export.size_bytes)],
+        ["mode", mode(export)].map(str::to_owned),
+        ["block".to_owned(), access.block_bytes.to_string()],
+        ["removable", if access.removable { "yes" } else { "no" }].map(str::to_owned),
+        ["cache", cache].map(str::to_owned),
+        ["initiators".to_owned(), any(&access.initiators)],
+        ["networks".to_owned(), any(&access.networks)],
+        ["CHAP".to_owned(), chap],
+        ["target".to_owned(), export.target.name.clone()],
+    ];
+    rows.extend(export.target.portals.iter().map(|portal| ["portal".to_owned(), portal.clone()]));
+    rows.extend(export.uris.iter().map(|uri| ["NBD".to_owned(), uri.clone()]));
+    rows.extend(export.sessions.iter().map(|one| ["session".to_owned(), session(one)]));
+    fields(rows)
 }

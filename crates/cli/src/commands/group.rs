@@ -78,6 +78,13 @@ fn show_together(name: &str, together: bool, client: &Client, output: Output) ->
 /// Sets the schedule of a group; asks when the next run deletes something by it.
 fn set(asked: &SetGroup, client: &Client, output: Output) -> Result<(), Failure> {
     let path = path(&asked.name)?;
+    let keeps_all = keep(&asked.keep) == api::Keep::default();
+    let has_time = asked.every.is_some() || asked.cron.is_some() || asked.zone.is_some();
+    if !has_time && keeps_all && !asked.off {
+        let group: api::Group = client.get(&path)?;
+        output.show(&group, show);
+        return Ok(());
+    }
     let request = |dry_run| api::SetSchedule {
         every_ms: asked.every.map(|every| u64::try_from(every.0.as_millis()).unwrap_or(u64::MAX)),
         cron: asked.cron.clone(),

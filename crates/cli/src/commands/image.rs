@@ -101,6 +101,13 @@ pub fn run_local(command: Image, output: Output) -> Result<(), Failure> {
 fn levels(volume: &str, forget: Option<u8>, client: &Client, output: Output) -> Result<(), Failure> {
     let path = format!("/v1/volumes/{}/image/levels", segment(volume)?);
     if let Some(level) = forget {
+        // Nothing is asked about dumps that do not exist.
+        let records: Vec<api::DumpRecord> = client.get(&path)?;
+        if !output.yes && !records.iter().any(|record| record.level >= level) {
+            let what = format!("{volume} has no image dump of level {level} or higher");
+            let next = format!("list what exists with `cairn image levels {volume}`");
+            return Err(Failure::new(ErrorKind::NotFound, what, next));
+        }
         output.confirm(&format!(
             "this forgets the image dumps of {volume} of level {level} and higher, and deletes the snapshots that were made for them"
         ))?;

@@ -44,7 +44,15 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
             }
             output.show(&luns, |luns| list(luns));
         }
+        Lun::Show { name } => {
+            let lun = find(&name, client)?;
+            output.show(&lun, show);
+        }
         Lun::Resize { name, size: bytes, shrink } => {
+            if shrink && !output.yes {
+                // Nothing is asked about a LUN that does not exist.
+                find(&name, client)?;
+            }
             if shrink {
                 output.confirm(&format!("this shrinks {name} to {bytes}; data beyond that is lost"))?;
             }
@@ -60,11 +68,7 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
             warn_of_more_than_there_is(&name.volume, client, output)?;
         }
         Lun::Delete { name, dry_run } => {
-            let luns: Vec<api::Lun> = client.get(&format!("/v1/volumes/{}/luns", segment(&name.volume)?))?;
-            let Some(lun) = luns.into_iter().find(|lun| lun.name == name.to_string()) else {
-                let next = format!("list what exists with `cairn lun list {}`", name.volume);
-                return Err(Failure::new(ErrorKind::NotFound, format!("there is no LUN `{name}`"), next));
-            };
+            let lun = find(&name, client)?;
             let what = format!("this deletes {name}, a disk of {}", size(lun.size_bytes));
             let (volume, named) = (name.volume.clone(), name.lun.clone());
             super::mirror::would(client, &api::DryRun::DeleteLun { volume, lun: named })?;
@@ -98,6 +102,27 @@ fn warn_of_more_than_there_is(volume: &str, client: &Client, output: Output) -> 
         ));
     }
     Ok(())
+}
+
+fn find(name: &LunName, client: &Client) -> Result<api::Lun, Failure> {
+    let luns: Vec<api::Lun> = client.get(&format!("/v1/volumes/{}/luns", segment(&name.volume)?))?;
+    luns.into_iter().find(|lun| lun.name == name.to_string()).ok_or_else(|| {
+        let next = format!("list what exists with `cairn lun list {}`", name.volume);
+        Failure::new(ErrorKind::NotFound, format!("there is no LUN `{name}`"), next)
+    })
+}
+
+fn show(lun: &api::Lun) -> String {
+    let portals = lun.target.portals.join("\n         ");
+    let text = format!(
+        "name     {}\nsize     {}\ncreated  {}\nNBD      {}\niSCSI    {}",
+        lun.name,
+        size(lun.size_bytes),
+        ago(lun.created_ms),
+        lun.uris.join("\n         "),
+        lun.target.name
+    );
+    if portals.is_empty() { text } else { format!("{text}\nportal   {portals}") }
 }
 
 fn path(name: &LunName) -> Result<String, Failure> {

@@ -12,7 +12,10 @@ use super::volume::{absolute, segment};
 use super::{follow, summary};
 use crate::arguments::{Compress, Decision, Link, Mirror, Setting};
 use crate::exit::{Failure, NOT_KNOWN};
-use crate::output::{Output, ago, coming, duration, interval, name, print_besides, print_line, size, table};
+use crate::image_names;
+use crate::output::{
+    Output, ago, coming, duration, interval, length, name, print_besides, print_line, size, table,
+};
 
 /// Runs a command on mirrors.
 pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failure> {
@@ -53,11 +56,11 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             let job: api::Job = client.post("/v1/mirrors", &request)?;
             transferred(job, client, output)?;
         }
-        Mirror::Status { name: None } => {
+        Mirror::List | Mirror::Status { name: None } => {
             let mirrors: Vec<api::Mirror> = client.get("/v1/mirrors")?;
             output.show(&mirrors, |mirrors| list(mirrors));
         }
-        Mirror::Status { name: Some(name) } => {
+        Mirror::Show { name } | Mirror::Status { name: Some(name) } => {
             let mirror: api::Mirror = client.get(&path(&name)?)?;
             let access = as_at_source(client, &[name])?;
             let access: String = access.iter().map(|line| format!("\naccess    {line}")).collect();
@@ -119,13 +122,16 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
         }
         Mirror::AllowReverse { volume, mirror, length, off } => {
             let for_ms = if off { 0 } else { ms(length) };
+            let asked_name = mirror.clone();
+            let mirror = mirror.map(|mirror| at_source(&volume, mirror, client)).transpose()?;
             let request = api::AllowReverse { mirror, for_ms: Some(for_ms) };
             let path = format!("/v1/volumes/{}/allow-reverse", segment(&volume)?);
             let allowed: api::ReverseAllowed = client.post(&path, &request)?;
             output.tell(&allowed, |allowed| match &allowed.mirror {
                 Some(mirror) => format!(
-                    "the mirror {mirror} of {volume} may become the source within {}\nnext: on its server, `cairn mirror reverse` (after a failover here, `cairn mirror failback`), which disconnects the clients here",
-                    duration(for_ms)
+                    "the mirror {} of {volume} may become the source {}\nnext: on its server, `cairn mirror reverse` (after a failover here, `cairn mirror failback`), which disconnects the clients here",
+                    asked_name.as_deref().unwrap_or(mirror),
+                    within(for_ms, allowed.until_ms)
                 ),
                 None => format!("no mirror of {volume} may become the source"),
             });
@@ -206,7 +212,8 @@ fn wish(link: Link) -> api::LinkWish {
         Compress::Always => api::Compress::Always,
         Compress::Never => api::Compress::Never,
     };
-    let Link { limit, connections, compress: when, spread } = link;
+    let Link { limit, connections, compress: when, spread, no_spread } = link;
+    let spread = if no_spread { Some(false) } else { spread };
     api::LinkWish { limit, connections, compress: when.map(compress), spread }
 }
 
@@ -225,9 +232,9 @@ fn transferred(job: api::Job, client: &Client, output: Output) -> Result<(), Fai
             print_line(&format!("{} were here already and were not sent again", size(last.kept_bytes)));
         }
         print_line(&format!(
-            "{} shows {} of the source: sent {} in {} (a full copy is {})",
+            "{} is at {}: sent {} in {} (a full copy is {})",
             mirror.name,
-            mirror.image.as_deref().unwrap_or("no image"),
+            image_names::words_and_age(mirror.image.as_deref(), mirror.image_ms, mirror.image_age_ms),
             size(last.sent_bytes),
             duration(last.duration_ms),
             size(last.full_bytes),
@@ -412,7 +419,26 @@ fn judge(mirror: &api::Mirror, rpo_ms: Option<u64>) -> (u8, String) {
     (level, name(line.as_bytes()))
 }
 
-fn forget(volume: &str, name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
+/// `within 15 min (until 15:23:10)`.
+fn within(for_ms: u64, until_ms: Option<u64>) -> String {
+    let within = format!("within {}", length(for_ms));
+    until_ms.map_or(within.clone(), |until| format!("{within} (until {})", image_names::clock(until)))
+}
+
+/// The name by which a volume knows a mirror, for one that was named after its peer.
+fn at_source(volume: &str, given: String, client: &Client) -> Result<String, Failure> {
+    let status: api::Status = client.get("/v1/status")?;
+    let own = |follower: &&api::Follower| follower.volume == volume;
+    let mut of_peer =
+        status.followers.iter().filter(own).filter(|follower| follower.peer.as_deref() == Some(&*given));
+    Ok(match (of_peer.next(), of_peer.next()) {
+        (Some(only), None) => only.name.clone(),
+        _ => given,
+    })
+}
+
+fn forget(volume: &str, given: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let name = &*at_source(volume, given.to_owned(), client)?;
     let status: api::Status = client.get("/v1/status")?;
     let follows = status.followers.iter().any(|one| one.volume == volume && one.name == name);
     let is_there = follows || status.leftovers.iter().any(|one| one.volume == volume && one.name == name);
@@ -424,7 +450,7 @@ fn forget(volume: &str, name: &str, dry_run: bool, client: &Client, output: Outp
         ));
     }
     let what = format!(
-        "this discards the state of {volume} for the mirror {name}: its next update, or a failback, must then compare checksums"
+        "this discards the state of {volume} for the mirror {given}: its next update, or a failback, must then compare checksums"
     );
     if dry_run {
         output.tell(&serde_json::json!({ "would_forget": name }), |_| format!("{what}; nothing was done"));
@@ -435,15 +461,18 @@ fn forget(volume: &str, name: &str, dry_run: bool, client: &Client, output: Outp
         output.confirm(&what)?;
     }
     let () = client.delete(&format!("/v1/volumes/{}/followers/{}", segment(volume)?, segment(name)?))?;
-    output.tell(&serde_json::json!({ "forgotten": name }), |_| format!("forgot {name}"));
+    output.tell(&serde_json::json!({ "forgotten": name }), |_| format!("forgot {given}"));
     Ok(())
 }
 
 fn failover(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
     let path = format!("{}/failover", path(name)?);
     let before: api::Failover = client.post(&path, &api::FailoverRequest { dry_run: true })?;
-    let what =
-        format!("{name} shows {}; lost: {}", before.image.as_deref().unwrap_or("no image"), loss(&before));
+    let what = format!(
+        "{name} is at {}; lost: {}",
+        image_names::words(before.image.as_deref(), before.image_ms),
+        loss(&before)
+    );
     let access = as_at_source(client, std::slice::from_ref(&name.to_owned()))?;
     let access: String = access.iter().map(|line| format!("\naccess: {line}")).collect();
     if dry_run {
@@ -474,6 +503,7 @@ fn resync(
 ) -> Result<(), Failure> {
     let path = path(name)?;
     let Decision { spill, discard_divergent, compare, from, mirror, dry_run } = decision;
+    let mirror = mirror.map(|mirror| at_source(name, mirror, client)).transpose()?;
     if dry_run || discard_divergent {
         let mirror_name = name.to_owned();
         would(
@@ -504,6 +534,7 @@ fn divergence(found: &api::Divergence) -> String {
     let name = &found.name;
     let common = found.common.as_deref().map_or("nothing is common".to_owned(), |common| {
         let generation = found.common_generation.unwrap_or_default();
+        let common = image_names::words(Some(common), found.common_ms);
         format!("both sides have {common}, generation {generation}")
     });
     let lost = match found.diverged {
@@ -609,14 +640,31 @@ pub fn list(mirrors: &[api::Mirror]) -> String {
         [
             mirror.name.clone(),
             state(mirror.state).to_owned(),
-            format!("{} at {}", mirror.source_volume, mirror.source_address),
-            mirror.image.clone().unwrap_or_else(|| "-".to_owned()),
-            lag(mirror),
-            every(mirror),
-            mirror.last.as_ref().map_or("-".to_owned(), |last| size(last.sent_bytes)),
+            other_side(mirror),
+            image_names::cell(mirror.image.as_deref(), mirror.image_ms),
+            mirror.lag_ms.map_or("-".to_owned(), |lag| if lag == 0 { "0".to_owned() } else { duration(lag) }),
+            rhythm(mirror),
         ]
     };
-    table(["NAME", "STATE", "SOURCE", "IMAGE", "LAG", "EVERY", "LAST SENT"], mirrors.iter().map(row))
+    table(["NAME", "STATE", "OTHER SIDE", "IMAGE", "LAG", "EVERY"], mirrors.iter().map(row))
+}
+
+/// The volume on the other side, and its host.
+fn other_side(mirror: &api::Mirror) -> String {
+    let host = mirror.source_address.rsplit_once(':').map_or("", |(host, _)| host);
+    match host {
+        "" => mirror.source_volume.clone(),
+        host => format!("{} at {host}", mirror.source_volume),
+    }
+}
+
+/// When updates begin, in a cell of a table.
+fn rhythm(mirror: &api::Mirror) -> String {
+    match &mirror.cron {
+        Some(_) => "cron".to_owned(),
+        None if mirror.continuous => "continuous".to_owned(),
+        None => interval(mirror.every_ms),
+    }
 }
 
 fn every(mirror: &api::Mirror) -> String {
@@ -686,11 +734,10 @@ fn show(mirror: &api::Mirror) -> String {
         text += &format!("\nspill     {spill}");
     }
     text += &format!(
-        "\nsource    {} at {}\nimage     {}, {} old\nlag       {}{rpo}\nevery     {}\nbase      {base}\nstall     {}\nupdates   {}\nsent      {}",
+        "\nsource    {} at {}\nimage     {}\nlag       {}{rpo}\nevery     {}\nbase      {base}\nstall     {}\nupdates   {}\nsent      {}",
         mirror.source_volume,
         mirror.source_address,
-        mirror.image.as_deref().unwrap_or("none"),
-        mirror.image_age_ms.map_or("-".to_owned(), duration),
+        image_names::words_and_age(mirror.image.as_deref(), mirror.image_ms, mirror.image_age_ms),
         lag(mirror),
         every(mirror),
         duration(mirror.stall_ms),

@@ -69,7 +69,8 @@ fn refuse_from_afar(client: &Client) -> Result<(), Failure> {
     }
 }
 
-fn list(mounts: &[api::Mount]) -> String {
+/// The table of mounts.
+pub fn list(mounts: &[api::Mount]) -> String {
     let row = |mount: &api::Mount| {
         let how = if mount.read_only { "read-only" } else { "" };
         let left = mount.left_to.as_ref().map(|users| format!("taken away, and still used by {users}"));

@@ -5,7 +5,7 @@ use cairn_api::{self as api, ErrorKind};
 use cairn_files::{path_bytes, path_text};
 
 use super::volume::segment;
-use crate::arguments::{Quota, SetQuota};
+use crate::arguments::{CountLimit, Quota, SetQuota, SizeLimit, TreeName};
 use crate::exit::Failure;
 use crate::output::{Output, name as called, path as shown, size, table};
 
@@ -18,8 +18,29 @@ pub fn run(command: Quota, client: &Client, output: Output) -> Result<(), Failur
             output.show(&quotas, |quotas| list(quotas));
             Ok(())
         }
+        Quota::Show { name } => {
+            let quota = find(&name, client)?;
+            output.show(&quota, |quota| list(std::slice::from_ref(quota)));
+            Ok(())
+        }
         Quota::Set(asked) => set(&asked, client, output),
+        Quota::Delete { name } => {
+            find(&name, client)?;
+            let lifted = SetQuota { name, size: Some(SizeLimit(0)), files: Some(CountLimit(0)) };
+            set(&lifted, client, output)
+        }
     }
+}
+
+fn find(name: &TreeName, client: &Client) -> Result<api::Quota, Failure> {
+    let path = format!("/v1/volumes/{}/files/quotas", segment(&name.volume)?);
+    let quotas: Vec<api::Quota> = client.get(&path)?;
+    let wanted = path_text(&name.path);
+    quotas.into_iter().find(|quota| quota.path.as_ref() == Some(&wanted)).ok_or_else(|| {
+        let what = format!("{}:{} has no quota", name.volume, called(&name.path));
+        let next = format!("list what exists with `cairn quota list {}`", name.volume);
+        Failure::new(ErrorKind::NotFound, what, next)
+    })
 }
 
 fn set(asked: &SetQuota, client: &Client, output: Output) -> Result<(), Failure> {

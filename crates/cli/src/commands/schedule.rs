@@ -1,11 +1,12 @@
 //! `cairn snapshot schedule`.
 
-use cairn_api as api;
 use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use super::volume::segment;
 use crate::arguments::{Keeping, Schedule, Timing};
 use crate::exit::Failure;
+use crate::image_names::clock;
 use crate::output::{Output, ago, interval, table};
 
 /// Runs a command on schedules of snapshots.
@@ -43,6 +44,16 @@ pub fn run(command: Schedule, client: &Client, output: Output) -> Result<(), Fai
             }
             output.show(&schedules, |schedules| list(schedules));
         }
+        Schedule::Show { volume, label } => {
+            let schedules: Vec<api::Schedule> =
+                client.get(&format!("/v1/volumes/{}/schedules", segment(&volume)?))?;
+            let Some(schedule) = schedules.into_iter().find(|schedule| schedule.label == label) else {
+                let what = format!("{volume} has no schedule `{label}`");
+                let next = format!("list what exists with `cairn snapshot schedule list {volume}`");
+                return Err(Failure::new(ErrorKind::NotFound, what, next));
+            };
+            output.show(&schedule, describe);
+        }
         Schedule::Remove { volume, label } => {
             let () = client.delete(&path(&volume, &label)?)?;
             let removed = serde_json::json!({ "removed": label, "volume": volume });
@@ -53,7 +64,7 @@ pub fn run(command: Schedule, client: &Client, output: Output) -> Result<(), Fai
             let request = api::Simulate { schedule: request(&timing), for_ms };
             let simulation: api::Simulation = client.post("/v1/schedules/simulate", &request)?;
             output.show(&simulation, |simulation| {
-                let times = simulation.kept_ms.iter().map(|at| [ago(*at)]);
+                let times = simulation.kept_ms.iter().map(|at| [clock(*at)]);
                 format!(
                     "{} are made, and {} are there at once at most; at the end those of\n{}",
                     simulation.made,
@@ -128,13 +139,20 @@ fn describe(schedule: &api::Schedule) -> String {
         keeps(&schedule.keep),
         next(schedule)
     );
+    if let Some(last) = schedule.last_ms {
+        text.push_str(&format!("\nlast {}; {} snapshots are there", ago(last), schedule.snapshots.len()));
+    }
+    if let Some(problem) = &schedule.problem {
+        text.push_str(&format!("\nproblem: {problem}"));
+    }
     if !schedule.deletes.is_empty() {
         text.push_str(&format!("\nthe next run deletes {}", schedule.deletes.join(", ")));
     }
     text
 }
 
-fn list(schedules: &[api::Schedule]) -> String {
+/// The table of schedules.
+pub fn list(schedules: &[api::Schedule]) -> String {
     let row = |schedule: &api::Schedule| {
         [
             schedule.volume.clone(),
@@ -142,11 +160,17 @@ fn list(schedules: &[api::Schedule]) -> String {
             timing(schedule),
             keeps(&schedule.keep),
             schedule.snapshots.len().to_string(),
-            schedule.last_ms.map_or("-".to_owned(), ago),
-            next(schedule),
-            schedule.problem.clone().unwrap_or_default(),
+            match &schedule.problem {
+                Some(_) => "failing".to_owned(),
+                None => next(schedule),
+            },
         ]
     };
-    let head = ["VOLUME", "LABEL", "WHEN", "KEEPS", "THERE", "LAST", "NEXT", "PROBLEM"];
-    table(head, schedules.iter().map(row))
+    let failing = |schedule: &api::Schedule| {
+        let api::Schedule { volume, label, problem, .. } = schedule;
+        problem.as_ref().map(|problem| format!("\n{label} of {volume}: {problem}"))
+    };
+    let head = ["VOLUME", "LABEL", "WHEN", "KEEPS", "THERE", "NEXT"];
+    let problems: String = schedules.iter().filter_map(failing).collect();
+    table(head, schedules.iter().map(row)) + &problems
 }

@@ -1,11 +1,11 @@
-//! `cairn serve`: the one place where the command line starts the server, and reads its
-//! configuration.
+//! `cairn serve`: the one place where the command line starts the server, reads its configuration,
+//! and copies its state.
 //!
 //! All other commands know the server by its API alone.
 
 use std::path::{Path, PathBuf};
 
-use cairn_api::ConfigCheck;
+use cairn_api::{ConfigCheck, StateBackup};
 use cairn_server::{Config, ServerError, Settings, check_config};
 
 use crate::arguments::Serve;
@@ -55,6 +55,16 @@ pub fn check(file: &Path) -> Result<ConfigCheck, Failure> {
 /// The data directory that a configuration names; none when it names none, or can't be read.
 pub fn data_dir(file: &Path) -> Option<PathBuf> {
     Settings::read(file).ok().and_then(|settings| settings.data)
+}
+
+/// Copies the state in a data directory to a new file.
+pub fn back_up_state(data: &Path, to: &Path, overwrite: bool) -> Result<StateBackup, Failure> {
+    cairn_server::back_up_state(data, to, overwrite).map_err(failure)
+}
+
+/// Puts such a copy into an empty data directory.
+pub fn restore_state(from: &Path, data: &Path) -> Result<StateBackup, Failure> {
+    cairn_server::restore_state(from, data).map_err(failure)
 }
 
 fn failure(error: ServerError) -> Failure {

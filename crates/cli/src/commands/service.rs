@@ -2,13 +2,17 @@
 //!
 //! Three of them: the unit, the user for systemd-sysusers, and a configuration of one line. The
 //! unit and the user are the command's own: what differs is overwritten when that is confirmed. The
-//! configuration is its owner's, and stays as it is once it is there.
+//! configuration is its owner's, and stays as it is once it is there. Completions and manual pages
+//! come with them, and a list of all that was made, for [`uninstall`].
+
+mod uninstall;
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use cairn_api::ErrorKind;
+use clap_complete::Shell;
 use serde::Serialize;
 
 use crate::arguments::{InstallService, Service};
@@ -25,6 +29,15 @@ const CONFIG_PATH: &str = "etc/cairn/cairn.toml";
 const STATE: &str = "/var/lib/cairn";
 /// What `ProtectHome` and `PrivateTmp` hide from the service.
 const HIDDEN: [&str; 4] = ["/home", "/root", "/run/user", "/tmp"];
+
+/// Where each shell finds its completions.
+const COMPLETIONS: [(Shell, &str); 3] = [
+    (Shell::Bash, "usr/local/share/bash-completion/completions/cairn"),
+    (Shell::Zsh, "usr/local/share/zsh/site-functions/_cairn"),
+    (Shell::Fish, "usr/local/share/fish/vendor_completions.d/cairn.fish"),
+];
+/// Where manual pages go.
+const MANUAL: &str = "usr/local/share/man/man1";
 
 /// What came of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -49,7 +62,10 @@ struct Installed {
 
 /// Runs a command on the service; `data` is what `--data` says.
 pub fn run(command: Service, data: Option<PathBuf>, output: Output) -> Result<(), Failure> {
-    let Service::Install(asked) = command;
+    let asked = match command {
+        Service::Install(asked) => asked,
+        Service::Uninstall { root, dry_run } => return uninstall::run(&root, dry_run, output),
+    };
     let config = asked.root.join(CONFIG_PATH);
     // The server goes by it, and the unit has to let it. What can't be read keeps the server from
     // starting, and says why.
@@ -76,16 +92,68 @@ pub fn run(command: Service, data: Option<PathBuf>, output: Output) -> Result<()
         let text = (outcome == Outcome::Shown).then_some(text);
         done.push(Installed { path, outcome, text });
     }
+    let more = if asked.dry_run { Vec::new() } else { write_documents(&asked.root)? };
+    if !asked.dry_run {
+        let own = done.iter().filter(|file| file.outcome != Outcome::Kept).map(|file| &file.path);
+        uninstall::note(&asked.root, own.chain(&more))?;
+    }
     let next = "systemd-sysusers && systemctl daemon-reload && systemctl enable --now cairn";
-    let object = serde_json::json!({ "files": done, "next": next });
+    let object = serde_json::json!({ "files": done, "documents": more, "next": next });
     if asked.dry_run {
-        output.show(&object, |_| done.iter().map(show).collect::<Vec<_>>().join("\n"));
+        output.show(&object, |_| {
+            let files = done.iter().map(show).collect::<Vec<_>>().join("\n");
+            let pages = asked.root.join(MANUAL);
+            let completions = COMPLETIONS.map(|(_, path)| asked.root.join(path).display().to_string());
+            format!(
+                "{files}\n# and completions: {}\n# and manual pages in {}",
+                completions.join(", "),
+                pages.display()
+            )
+        });
     } else {
         let lines = || done.iter().map(show).collect::<Vec<_>>().join("\n");
         let find = format!("commands find the server with --data {} (as root)", data.display());
-        output.tell(&object, |_| format!("{}\nnext: {next}\n  {find}", lines()));
+        output.tell(&object, |_| {
+            let pages = asked.root.join(MANUAL);
+            format!(
+                "{}\nwrote completions of {} shells, and manual pages in {}\nnext: {next}\n  {find}",
+                lines(),
+                COMPLETIONS.len(),
+                pages.display()
+            )
+        });
     }
     Ok(())
+}
+
+/// Writes completions and manual pages, which are the command's own; their paths.
+fn write_documents(root: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut made = Vec::new();
+    for (shell, path) in COMPLETIONS {
+        let path = root.join(path);
+        let failed = |error| cannot_write(&path, &error);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let new = path.with_extension("new");
+        fs::write(&new, crate::completion::script(shell)).map_err(failed)?;
+        fs::rename(&new, &path).map_err(failed)?;
+        made.push(path);
+    }
+    let pages = root.join(MANUAL);
+    let failed = |error| cannot_write(&pages, &error);
+    fs::create_dir_all(&pages).map_err(failed)?;
+    made.extend(crate::manual::write(&pages).map_err(failed)?);
+    Ok(made)
+}
+
+/// A file can't be written, and what to do about it.
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    let next = match error.kind() {
+        io::ErrorKind::PermissionDenied => "run it as root (sudo), or below another directory with --root",
+        _ => "see that the directory can be written to",
+    };
+    Failure::new(ErrorKind::Failed, format!("{}: {error}", path.display()), next)
 }
 
 fn show(file: &Installed) -> String {
@@ -167,15 +235,7 @@ fn files(asked: &InstallService, data: &Path) -> Result<[(&'static str, String, 
 
 /// Writes a file, unless it is there; one of the command's own that differs when that is confirmed.
 fn write(path: &Path, text: &str, is_own: bool, output: Output) -> Result<Outcome, Failure> {
-    let failed = |error: io::Error| {
-        let next = match error.kind() {
-            io::ErrorKind::PermissionDenied => {
-                "run it as root (sudo), or below another directory with --root"
-            }
-            _ => "see that the directory can be written to",
-        };
-        Failure::new(ErrorKind::Failed, format!("{}: {error}", path.display()), next)
-    };
+    let failed = |error: io::Error| cannot_write(path, &error);
     match fs::read_to_string(path) {
         Ok(there) if there == text => return Ok(Outcome::Unchanged),
         Ok(_) if !is_own => return Ok(Outcome::Kept),

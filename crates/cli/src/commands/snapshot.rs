@@ -4,7 +4,7 @@ use cairn_api::client::Client;
 use cairn_api::{self as api, ErrorKind};
 
 use super::volume::segment;
-use crate::arguments::{DiffSnapshots, Snapshot, SnapshotName};
+use crate::arguments::{DiffSnapshots, DumpName, Snapshot, SnapshotName};
 use crate::exit::Failure;
 use crate::output::{Output, ago, path as shown, print_line, size, table};
 
@@ -27,6 +27,10 @@ pub fn run(command: Snapshot, client: &Client, output: Output) -> Result<(), Fai
             let snapshots: Vec<api::Snapshot> = client.get(&path)?;
             output.show(&snapshots, |snapshots| list(snapshots));
         }
+        Snapshot::Show { name } => {
+            let snapshot = find(&name, client)?;
+            output.show(&snapshot, show);
+        }
         Snapshot::Delete { names, dry_run } => delete(&names, dry_run, client, output)?,
         Snapshot::Rename { name, new_name } => {
             let request = api::RenameSnapshot { name: new_name };
@@ -37,7 +41,8 @@ pub fn run(command: Snapshot, client: &Client, output: Output) -> Result<(), Fai
         Snapshot::Release { names } => hold(&names, false, client, output)?,
         Snapshot::Diff(asked) => diff(&asked, client, output)?,
         Snapshot::Schedule(command) => super::schedule::run(command, client, output)?,
-        Snapshot::Rollback { name, dry_run } => {
+        Snapshot::Rollback { name, to, dry_run } => {
+            let name = goal(name, to)?;
             find(&name, client)?;
             let (volume, snapshot) = (name.volume.clone(), name.snapshot.clone());
             super::mirror::would(client, &api::DryRun::Rollback { volume, snapshot })?;
@@ -105,6 +110,10 @@ fn delete(names: &[SnapshotName], dry_run: bool, client: &Client, output: Output
         }
         return Ok(());
     }
+    // Nothing is asked about a snapshot that does not exist.
+    if !output.yes {
+        names.iter().try_for_each(|name| find(name, client).map(drop))?;
+    }
     let all = names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     output.confirm(&format!("this deletes {all}"))?;
     let (mut done, mut failures) = (0, Vec::new());
@@ -153,6 +162,31 @@ fn hold(names: &[SnapshotName], held: bool, client: &Client, output: Output) -> 
         failure.report(output.json);
     }
     if partly { Err(last.partly()) } else { Err(Failure { code, ..last }) }
+}
+
+/// The snapshot to return to: `VOLUME@SNAPSHOT`, or `VOLUME --to SNAPSHOT`.
+fn goal(name: DumpName, to: Option<String>) -> Result<SnapshotName, Failure> {
+    let DumpName { volume, snapshot } = name;
+    let own = |to: String| to.strip_prefix(&format!("{volume}@")).map(str::to_owned).unwrap_or(to);
+    match (snapshot, to.map(own)) {
+        (Some(snapshot), None) | (None, Some(snapshot)) => Ok(SnapshotName { volume, snapshot }),
+        (Some(snapshot), Some(to)) if snapshot == to => Ok(SnapshotName { volume, snapshot }),
+        _ => Err(Failure::new(
+            ErrorKind::Usage,
+            "one snapshot is needed, named VOLUME@SNAPSHOT, such as vol0@before-upgrade",
+            format!("list the snapshots with `cairn snapshot list {volume}`"),
+        )),
+    }
+}
+
+fn show(snapshot: &api::Snapshot) -> String {
+    format!(
+        "name        {}\ncreated     {}\ngeneration  {}\nheld        {}",
+        snapshot.name,
+        ago(snapshot.created_ms),
+        snapshot.generation,
+        if snapshot.held { "yes" } else { "no" }
+    )
 }
 
 fn find(name: &SnapshotName, client: &Client) -> Result<api::Snapshot, Failure> {

@@ -3,9 +3,10 @@
 use cairn_api::client::Client;
 use cairn_api::{self as api, ErrorKind};
 
-use crate::arguments::StateFile;
+use super::serve;
+use crate::arguments::{Global, StateFile};
 use crate::exit::Failure;
-use crate::output::{Output, ago};
+use crate::output::{Output, ago, size};
 
 /// Runs a command on state files.
 pub fn run(command: StateFile, client: &Client, output: Output) -> Result<(), Failure> {
@@ -17,7 +18,7 @@ pub fn run(command: StateFile, client: &Client, output: Output) -> Result<(), Fa
                 false => files.iter().map(show).collect::<Vec<_>>().join("\n"),
             });
         }
-        StateFile::Restore { file, previous } => {
+        StateFile::Restore { file: Some(file), previous, from: None } => {
             let request = api::RestoreState { file: absolute(&file), previous };
             let () = client.post("/v1/state/restore", &request)?;
             output.tell(&serde_json::json!({ "restored": file }), |_| match previous {
@@ -28,6 +29,48 @@ pub fn run(command: StateFile, client: &Client, output: Output) -> Result<(), Fa
             });
         }
         StateFile::GiveUp { file, dry_run } => give_up(&file, dry_run, client, output)?,
+        StateFile::Backup { .. } | StateFile::Restore { .. } => {
+            unreachable!("these need no server and were run before")
+        }
+    }
+    Ok(())
+}
+
+/// Runs a command on the data directory itself: with and without a server.
+pub fn run_local(command: StateFile, global: &Global, output: Output) -> Result<(), Failure> {
+    if global.server.is_some() {
+        return Err(Failure::new(
+            ErrorKind::Usage,
+            "the state of a server is in its data directory, on its own machine",
+            "run it there with --data DIR",
+        ));
+    }
+    let data = global.data.clone().unwrap_or_else(|| api::DEFAULT_DATA.into());
+    match command {
+        StateFile::Backup { to, overwrite } => {
+            let done = serve::back_up_state(&data, &to, overwrite)?;
+            output.tell(&done, |done| {
+                format!(
+                    "{} has the state of {}: {} files, {}\nit is as secret as a password; the data of volumes is not in it",
+                    done.file,
+                    data.display(),
+                    done.files,
+                    size(done.bytes)
+                )
+            });
+        }
+        StateFile::Restore { from: Some(from), .. } => {
+            let done = serve::restore_state(&from, &data)?;
+            output.tell(&done, |done| {
+                format!(
+                    "{} has the state in {}: {} files\nnext: put the devices of its volumes in their places, and start it with `cairn serve --data {0}`; never run it beside the server that the backup is of",
+                    data.display(),
+                    done.file,
+                    done.files
+                )
+            });
+        }
+        _ => unreachable!("these need a server and were run with one"),
     }
     Ok(())
 }

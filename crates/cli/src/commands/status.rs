@@ -1,11 +1,15 @@
 //! `cairn status`.
 
-use cairn_api as api;
 use cairn_api::client::Client;
+use cairn_api::{self as api, Leftover};
 
-use super::{drill, mirror, volume};
+use super::{drill, mirror, mount, schedule, volume};
 use crate::exit::Failure;
+use crate::image_names;
 use crate::output::{Output, ago, duration, size, table};
+
+/// Columns of a client in a table that is to fit 80.
+const CLIENT_WIDTH: usize = 22;
 
 /// Prints the server at a glance.
 pub fn run(client: &Client, output: Output) -> Result<(), Failure> {
@@ -17,7 +21,8 @@ pub fn run(client: &Client, output: Output) -> Result<(), Failure> {
 fn people(status: &api::Status) -> String {
     let mirrors: Vec<String> = status.mirror.iter().chain(&status.mirror_further).cloned().collect();
     let mut text = format!(
-        "cairn {}  {}  up {}\nAPI {}\nNBD {}\niSCSI {}\nmirror {}\n",
+        "{}\ncairn {}  {}  up {}\nAPI {}\nNBD {}\niSCSI {}\nmirror {}\n",
+        headline(status),
         status.version,
         status.data,
         duration(status.uptime_ms),
@@ -28,9 +33,19 @@ fn people(status: &api::Status) -> String {
     );
     let mut part = |title: &str, body: String| text += &format!("\n{title}\n{body}\n");
     part("VOLUMES", volume::list(&status.volumes));
+    let hosts = hosts(&status.volumes);
+    if !hosts.is_empty() {
+        part("FILE SYSTEMS OF THIS MACHINE", hosts);
+    }
     part("EXPORTS", exports(&status.exports));
     if status.exports.iter().any(|export| !export.sessions.is_empty()) {
         part("SESSIONS", sessions(&status.exports));
+    }
+    if !status.mounts.is_empty() {
+        part("MOUNTS", mount::list(&status.mounts));
+    }
+    if !status.schedules.is_empty() {
+        part("SCHEDULES", schedule::list(&status.schedules));
     }
     part("MIRRORS", mirror::list(&status.mirrors));
     if !status.governors.is_empty() {
@@ -42,17 +57,63 @@ fn people(status: &api::Status) -> String {
     }
     part("MIRRORED BY", followers(&status.followers));
     if !status.leftovers.is_empty() {
-        part("KEPT FOR A FAILBACK, OR FOR NOBODY", leftovers(&status.leftovers));
+        part("KEPT FOR A FAILBACK, OR FOR A MIRROR THAT IS GONE", leftovers(&status.leftovers));
     }
-    if status.problems.is_empty() {
-        part("PROBLEMS", "none".to_owned());
-    } else {
+    if !status.problems.is_empty() {
         let line = |problem: &api::Problem| {
-            format!("{}: {}\n  next: {}", problem.subject, problem.message, problem.next)
+            let mark = if is_grave(problem, status) { "CRITICAL " } else { "" };
+            format!("{mark}{}: {}\n  next: {}", problem.subject, problem.message, problem.next)
         };
         part("PROBLEMS", status.problems.iter().map(line).collect::<Vec<_>>().join("\n"));
+    } else {
+        part("PROBLEMS", "none".to_owned());
     }
     text.trim_end().to_owned()
+}
+
+/// One line: all is well, or how many problems there are and how grave they are.
+fn headline(status: &api::Status) -> String {
+    let grave = status.problems.iter().filter(|problem| is_grave(problem, status)).count();
+    let of = |count: usize| if count == 1 { "1 problem".to_owned() } else { format!("{count} problems") };
+    match (status.problems.len(), grave) {
+        (0, _) => "OK: no problems".to_owned(),
+        (all, 0) => format!("WARNING: {}", of(all)),
+        (all, grave) if all == grave => format!("CRITICAL: {}", of(all)),
+        (all, grave) => format!("CRITICAL: {}, {grave} of them critical", of(all)),
+    }
+}
+
+/// Data is not served, or is not protected: a volume or a device is out of service or damaged, or
+/// `cairn mirror check` is critical.
+fn is_grave(problem: &api::Problem, status: &api::Status) -> bool {
+    let subject = &problem.subject;
+    let is_hurt = |volume: &api::Volume| {
+        volume.role == api::VolumeRole::Unavailable
+            || volume.problem.is_some()
+            || volume.scrub.as_ref().is_some_and(|scrub| !scrub.damaged.is_empty())
+    };
+    status.volumes.iter().any(|volume| volume.name == *subject && is_hurt(volume))
+        || status.devices.iter().any(|device| device.name == *subject && device.problem.is_some())
+        || status.mirrors.iter().any(|mirror| mirror.name == *subject && mirror.check > 1)
+}
+
+/// The file systems that hold volumes, and what is left of them.
+fn hosts(volumes: &[api::Volume]) -> String {
+    let mut hosts: Vec<(&api::HostRoom, u64)> = Vec::new();
+    for host in volumes.iter().filter_map(|volume| volume.host.as_ref()) {
+        match hosts.iter_mut().find(|(other, _)| other.path == host.path) {
+            Some((_, more)) => *more = more.saturating_add(host.unwritten_bytes),
+            None => hosts.push((host, host.unwritten_bytes)),
+        }
+    }
+    if hosts.is_empty() {
+        return String::new();
+    }
+    let row = |(host, more): &(&api::HostRoom, u64)| {
+        let note = if *more > host.free_bytes { "too small for all volumes" } else { "" };
+        [host.path.clone(), size(host.size_bytes), size(host.free_bytes), size(*more), note.to_owned()]
+    };
+    table(["MOUNTED AT", "SIZE", "FREE", "VOLUMES MAY TAKE", ""], hosts.iter().map(row))
 }
 
 /// Addresses, or that there are none.
@@ -67,62 +128,94 @@ fn followers(followers: &[api::Follower]) -> String {
             (Some(ms), Some(bytes)) => format!("{}, {}", duration(ms), size(bytes)),
             _ => "-".to_owned(),
         };
-        let state = match (follower.transferring, follower.over_rpo) {
-            (true, _) => "transferring",
-            (false, true) => "behind",
-            (false, false) => "idle",
-        };
-        let peer = follower.name.get(..16).unwrap_or(&follower.name);
+        let state = follower_state(follower);
+        let peer = peer_of(follower);
         let heard = follower.heard_ms.map_or("-".to_owned(), ago);
-        [follower.volume.clone(), peer.to_owned(), state.to_owned(), lag, heard]
+        [follower.volume.clone(), peer, state.to_owned(), lag, heard]
     };
-    table(["VOLUME", "CERTIFICATE", "STATE", "LAG", "HEARD"], followers.iter().map(row))
+    table(["VOLUME", "PEER", "STATE", "LAG", "HEARD"], followers.iter().map(row))
+}
+
+/// How a mirror of a volume here is.
+pub fn follower_state(follower: &api::Follower) -> &'static str {
+    match (follower.transferring, follower.over_rpo) {
+        _ if follower.departed.is_some() => "failed over",
+        (true, _) => "transferring",
+        (false, true) => "behind",
+        (false, false) => "follows",
+    }
+}
+
+/// The name of the peer that has a mirror; with `-v` that of the mirror itself.
+pub fn peer_of(follower: &api::Follower) -> String {
+    match &follower.peer {
+        Some(peer) if !image_names::is_in_full() => peer.clone(),
+        _ => follower.name.clone(),
+    }
 }
 
 /// Held snapshots, and records of changes, of mirrors that no peer here makes.
 fn leftovers(leftovers: &[api::Leftover]) -> String {
-    let row = |leftover: &api::Leftover| {
-        let end = format!("cairn mirror forget {} {}", leftover.volume, leftover.name);
-        let pins = leftover.base.as_ref().map_or("-".to_owned(), |_| size(leftover.behind_bytes));
-        let held =
-            leftover.base.clone().unwrap_or_else(|| format!("{}: which blocks change", leftover.volume));
-        [held, pins, end]
+    let lines = |leftover: &api::Leftover| {
+        let kept = match &leftover.base {
+            Some(base) => {
+                let (_, name) = base.split_once('@').unwrap_or(("", base));
+                let pins = size(leftover.behind_bytes);
+                format!("{}, pins at most {pins}", image_names::words(Some(name), None))
+            }
+            None => "a record of changes".to_owned(),
+        };
+        let Leftover { volume, name, .. } = leftover;
+        format!("{volume}: {kept}\n  discard it: cairn mirror forget {volume} {name}")
     };
-    table(["HELD", "PINS AT MOST", "TO LET IT GO"], leftovers.iter().map(row))
+    leftovers.iter().map(lines).collect::<Vec<_>>().join("\n")
 }
 
 fn exports(exports: &[api::Export]) -> String {
     let row = |export: &api::Export| {
-        let uri = export.uris.first().cloned().unwrap_or_default();
         let mode = match export.read_only {
             _ if export.closed => "closed",
             true => "read-only",
             false => "read-write",
         };
-        [export.name.clone(), size(export.size_bytes), mode.into(), export.sessions.len().to_string(), uri]
+        [export.name.clone(), size(export.size_bytes), mode.into(), export.sessions.len().to_string()]
     };
-    table(["NAME", "SIZE", "MODE", "SESSIONS", "URI"], exports.iter().map(row))
+    table(["NAME", "SIZE", "MODE", "SESSIONS"], exports.iter().map(row))
 }
 
-/// Who uses what, and what they did in the last seconds.
+/// Who uses what, and what they did in the last seconds; the latencies are those of the slower kind
+/// of request.
 fn sessions(exports: &[api::Export]) -> String {
     let row = |export: &api::Export, session: &api::Session| {
         let client = match &session.initiator {
-            Some(initiator) => format!("iSCSI {initiator} {}", session.peer),
+            Some(initiator) => format!("iSCSI {initiator}"),
             None => format!("NBD {}", session.peer),
         };
         let api::Activity { read, write, .. } = session.activity;
-        let [reads, writes] = [read, write].map(|rate| match rate.per_second {
+        let operations = match read.per_second + write.per_second {
             few if few < 10.0 => format!("{few:.1}"),
             many => format!("{many:.0}"),
-        });
+        };
         let [read_bytes, written_bytes] = [read, write].map(|rate| size(rate.bytes_per_second));
-        let (read, write) = (latencies(&read), latencies(&write));
-        [export.name.clone(), client, reads, read_bytes, read, writes, written_bytes, write]
+        let slower = if read.p99_us > write.p99_us { read } else { write };
+        let client = shortened(&client, CLIENT_WIDTH);
+        [export.name.clone(), client, operations, read_bytes, written_bytes, latencies(&slower)]
     };
     let rows =
         exports.iter().flat_map(|export| export.sessions.iter().map(move |session| row(export, session)));
-    table(["EXPORT", "CLIENT", "READS/s", "READ/s", "p50, p99", "WRITES/s", "WRITTEN/s", "p50, p99"], rows)
+    table(["EXPORT", "CLIENT", "IOPS", "READ/s", "WRITTEN/s", "p50, p99"], rows)
+}
+
+/// At most so many columns: a longer text loses its middle, so that names that differ at the end
+/// stay different.
+fn shortened(text: &str, columns: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= columns {
+        return text.to_owned();
+    }
+    let (head, tail) = ((columns - 1) / 2, columns / 2);
+    let start = letters.iter().take(head);
+    start.chain(&['~']).chain(letters.iter().skip(letters.len() - tail)).collect()
 }
 
 /// Both latencies of a rate.

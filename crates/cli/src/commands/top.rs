@@ -5,11 +5,12 @@
 //! but answer `cairn status` once a second.
 //!
 //! On a terminal the view stays in place, on a screen of its own that fits the window, and what was
-//! there before comes back at the end: on `q`, Ctrl-C, a signal, or an error. Elsewhere, and with
-//! `--once` or `--json`, one look is printed.
+//! there before comes back at the end: on `q`, Ctrl-C, a signal, or an error. Keys change what is
+//! shown: see [`view`]. Elsewhere, and with `--once` or `--json`, one look is printed.
 
 mod look;
 mod screen;
+mod view;
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use crate::exit::Failure;
 use crate::output::{Output, json, print_line};
 use look::{Look, Seen};
 use screen::Screen;
+use view::{Pressed, View};
 
 /// From one look to the next.
 const EVERY: Duration = Duration::from_secs(1);
@@ -31,28 +33,45 @@ const WIDTH: usize = 80;
 
 /// Shows what the server does.
 pub fn run(once: bool, client: &Client, output: Output) -> Result<(), Failure> {
-    let mut before = see(client)?;
+    let before = see(client)?;
     if once || output.json || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         std::thread::sleep(EVERY);
         let look = Look::between(&before, &see(client)?);
         if output.json {
             look.lines().iter().for_each(|line| print_line(&json(line)));
         } else {
-            look.render(WIDTH, usize::MAX).iter().for_each(|line| print_line(line.trim_end()));
+            look.render(WIDTH, usize::MAX).iter().for_each(|row| print_line(row.text.trim_end()));
         }
         return Ok(());
     }
     let mut signals = [client.interrupts()?, client.terminations()?];
     let screen = Screen::open()?;
+    let view = View::new(view::has_colours());
+    // Whoever is gone presses no key any more.
+    let pressed = || match screen.keys() {
+        Some(keys) => view.borrow_mut().press(&keys),
+        None => Pressed::Leave,
+    };
+    let mut last = before;
+    let mut shown: Option<Look> = None;
     loop {
         let next = Instant::now() + EVERY;
         while Instant::now() < next {
-            if screen.wants_to_leave() || signals.iter_mut().any(|signal| client.wait(KEYS_EVERY, signal)) {
+            match pressed() {
+                Pressed::Leave => return Ok(()),
+                Pressed::Redraw => {
+                    if let Some(look) = &shown {
+                        draw(&screen, &view.borrow(), look)?;
+                    }
+                }
+                Pressed::Nothing => {}
+            }
+            if signals.iter_mut().any(|signal| client.wait(KEYS_EVERY, signal)) {
                 return Ok(());
             }
         }
         // A server that does not answer keeps nobody here.
-        let leaves = || screen.wants_to_leave();
+        let leaves = || pressed() == Pressed::Leave;
         let Some(status) = client.get_unless("/v1/status", &mut signals, KEYS_EVERY, &leaves)? else {
             return Ok(());
         };
@@ -60,10 +79,15 @@ pub fn run(once: bool, client: &Client, output: Output) -> Result<(), Failure> {
             return Ok(());
         };
         let now = Seen { at: Instant::now(), status, jobs };
-        let (width, height) = screen.size();
-        screen.draw(&Look::between(&before, &now).render(width, height))?;
-        before = now;
+        let look = Look::between(&last, &now);
+        draw(&screen, &view.borrow(), &look)?;
+        (last, shown) = (now, Some(look));
     }
+}
+
+fn draw(screen: &Screen, view: &View, look: &Look) -> Result<(), Failure> {
+    let (width, height) = screen.size();
+    Ok(screen.draw(&view.render(look.clone(), width, height))?)
 }
 
 fn see(client: &Client) -> Result<Seen, Failure> {

@@ -24,6 +24,7 @@ use crate::output::{Output, size};
 /// Runs a command.
 pub fn run(command: Trace, output: Output) -> Result<(), Failure> {
     match command {
+        Trace::List => unreachable!("it needs a server and was run with one"),
         Trace::Record(_) => unreachable!("it talks to a server, and was run there"),
         Trace::Import(asked) => import(&asked, output),
         Trace::Analyse(asked) => analyse::run(&asked, output),
@@ -35,6 +36,11 @@ pub fn run(command: Trace, output: Output) -> Result<(), Failure> {
 /// Records an export of a server.
 pub fn run_record(asked: &RecordTrace, client: &Client, output: Output) -> Result<(), Failure> {
     record::run(asked, client, output)
+}
+
+/// Lists the recordings that run.
+pub fn list_recordings(client: &Client, output: Output) -> Result<(), Failure> {
+    record::list(client, output)
 }
 
 /// Runs `cairn plan` for a trace.

@@ -108,16 +108,17 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
         }
         Volume::Rehearse(asked) => rehearse(&asked, client, output)?,
         Volume::Check { name, deep } => check(&name, deep, client, output)?,
-        Volume::Scrub { name, rate, every, status, stop, wait } => {
+        Volume::Scrub { name, start, rate, every, status: _, stop, wait } => {
             let path = format!("/v1/volumes/{}/scrub", segment(&name)?);
-            if status {
+            let is_look = !(start || stop || wait) && rate.is_none() && every.is_none();
+            if is_look {
                 let scrub: api::Scrub = client.get(&path)?;
                 output.show(&scrub, scrub::show);
                 return Ok(());
             }
             let every_ms = every.map(|every| every.0.map_or(0, |every| every.0.as_millis() as u64));
             // A schedule alone does not begin a pass now.
-            let start = !stop && (every.is_none() || rate.is_some() || wait);
+            let start = start || !stop && (every.is_none() || rate.is_some() || wait);
             let request = api::ScrubRequest { start, stop, rate_bytes: rate.map(|rate| rate.0), every_ms };
             let scrub: api::Scrub = client.put(&path, &request)?;
             match wait {
@@ -150,6 +151,8 @@ fn rehearse(asked: &Rehearse, client: &Client, output: Output) -> Result<(), Fai
     }
     if !none {
         let name = &asked.name;
+        // Nothing is asked about a volume that does not exist.
+        let _: api::RehearsalStatus = client.get(&path)?;
         output.confirm(&format!(
             "this puts faults under volume {name} and all its clients: {}",
             faults.describe()
@@ -209,7 +212,6 @@ fn check(name: &str, deep: bool, client: &Client, output: Output) -> Result<(), 
     Ok(())
 }
 
-/// The table of volumes.
 /// What a volume may ask of its file system beyond what that has.
 fn over_host(volume: &api::Volume) -> Option<String> {
     let host = volume.host.as_ref().filter(|host| host.unwritten_bytes > host.free_bytes)?;
@@ -225,6 +227,7 @@ fn host_free(volume: &api::Volume) -> String {
     volume.host.as_ref().map_or("-".to_owned(), |host| size(host.free_bytes))
 }
 
+/// The table of volumes.
 pub fn list(volumes: &[api::Volume]) -> String {
     let row = |volume: &api::Volume| {
         [

@@ -52,6 +52,7 @@ use crate::exports::mounts;
 use crate::peers::token::random_bytes;
 use crate::state;
 
+pub(crate) mod backup;
 pub(crate) mod guard;
 
 /// Room for what a start can't do without, given up by one that finds a full file system.

@@ -48,6 +48,26 @@ pub enum DaemonError {
         /// The directory.
         path: PathBuf,
     },
+    /// The state was to be restored into a directory that has something.
+    #[error("{} is not empty", path.display())]
+    DataDirNotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A directory is not that of a server.
+    #[error("{} is not the data directory of a server: it has no identity.pem", path.display())]
+    NoDataDir {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file is not a whole backup of the state.
+    #[error("{} is not a backup of a server's state: {fault}", path.display())]
+    InvalidBackup {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        fault: &'static str,
+    },
     /// A state file is no such thing.
     #[error("{} is damaged: {source}", path.display())]
     DamagedState {
@@ -148,6 +168,9 @@ impl DaemonError {
             }
             DaemonError::NoSuchPath { .. } | DaemonError::StateVersion { .. } => ErrorKind::VersionMismatch,
             DaemonError::DataDirBusy { .. } => ErrorKind::Busy,
+            DaemonError::DataDirNotEmpty { .. } => ErrorKind::NotEmpty,
+            DaemonError::NoDataDir { .. } => ErrorKind::NotFound,
+            DaemonError::InvalidBackup { .. } => ErrorKind::Damaged,
             DaemonError::Listen { source, .. } => io_kind(source),
             DaemonError::DamagedState { .. }
             | DaemonError::StateUnread { .. }
@@ -181,6 +204,12 @@ impl DaemonError {
                 "use it with `cairn status --data {}`, or choose another directory with --data",
                 path.display()
             ),
+            DaemonError::DataDirNotEmpty { .. } => {
+                "name an empty or missing directory with --data; move this one away if it is to be replaced"
+                    .into()
+            }
+            DaemonError::NoDataDir { .. } => "name the directory of the server with --data".into(),
+            DaemonError::InvalidBackup { .. } => "use another file that `cairn state backup` wrote".into(),
             DaemonError::DamagedState { path, .. }
             | DaemonError::StateUnread { path, .. }
             | DaemonError::StateGone { path } => state_next(path),

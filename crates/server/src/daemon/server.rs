@@ -126,6 +126,8 @@ impl Server {
             governors: self.governors(),
             followers,
             leftovers,
+            mounts: self.mounts.list(),
+            schedules: self.all_schedules(),
             problems,
         }
     }

@@ -507,7 +507,7 @@ fn problems_of_members(group: &api::Group, tell: &mut dyn FnMut(String, String))
                 follows.join(", ")
             ),
             format!(
-                "create it again without them: `cairn group delete {name}`, `cairn group create {name} VOLUME...`; or end its schedule: `cairn group set {name}` without a time"
+                "create it again without them: `cairn group delete {name}`, `cairn group create {name} VOLUME...`; or end its schedule: `cairn group set {name} --off`"
             ),
         );
     }

@@ -14,7 +14,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
     OpenApiRouter::new()
         .routes(routes!(list_peers))
         .routes(routes!(invite_peer))
-        .routes(routes!(revoke_peer))
+        .routes(routes!(rename_peer, revoke_peer))
         .routes(routes!(list_mirrors, create_mirror))
         .routes(routes!(show_mirror, set_mirror, delete_mirror))
         .routes(routes!(update_mirror, price_update))
@@ -47,6 +47,18 @@ async fn invite_peer(
     Body(request): Body<api::Invite>,
 ) -> Answer<api::Invitation> {
     blocking(server, move |server| server.invite(&request)).await
+}
+
+/// Renames a peer. All peers with its certificate get the name.
+#[utoipa::path(patch, path = "/v1/peers/{peer}", tag = "peers", params(("peer" = String, Path,)),
+    request_body = api::RenamePeer,
+    responses((status = 200, body = api::Peer), (status = "default", body = ErrorBody)))]
+async fn rename_peer(
+    State(server): State<Arc<Server>>,
+    Path(peer): Path<String>,
+    Body(request): Body<api::RenamePeer>,
+) -> Answer<api::Peer> {
+    blocking(server, move |server| server.rename_peer(&peer, &request.name)).await
 }
 
 /// Forgets a peer or an invitation.

@@ -210,6 +210,7 @@ fn follower(volume: &str, mirror: &MirrorAtSource, base: Option<String>) -> api:
     api::Follower {
         volume: volume.to_owned(),
         name: mirror.name.clone(),
+        peer: None,
         base,
         lag_ms: lag.map(|lag| lag.as_millis().try_into().unwrap_or(u64::MAX)),
         lag_bytes: mirror.behind.map(|behind| behind.blocks * BLOCK_SIZE as u64),

@@ -99,9 +99,15 @@ impl Mirrors {
         if relation.refuse_without_source().is_err() {
             return Ok(());
         }
-        let fingerprint = relation.document.lock().fingerprint;
+        let (fingerprint, address) = {
+            let document = relation.document.lock();
+            (document.fingerprint, document.address.clone())
+        };
+        let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
         let of = relation.destination.volume().id();
-        self.peers.pin(self.clock.now(), fingerprint, &relation.name, of)
+        self.peers.pin(self.clock.now(), fingerprint, &relation.name, of)?;
+        self.peers.name_after(fingerprint, host);
+        Ok(())
     }
 
     /// Tells the other side that this one takes writes, on a thread of its own, until it has heard,

@@ -463,5 +463,8 @@ fn admit(hello: &Hello, stream: &DestinationLane, shared: &Shared) -> Result<Fin
     }
     let id = shared.volumes.get(&hello.volume).ok().map(|open| open.volume.id());
     shared.peers.admit(&*shared.clock, certificate, hello.credential.as_ref(), &hello.volume, id)?;
+    if let Ok(address) = stream.sock.get_ref().peer_addr() {
+        shared.peers.name_after(certificate, &address.ip().to_canonical().to_string());
+    }
     Ok(certificate)
 }

@@ -8,11 +8,23 @@ use crate::daemon::config::check_reachable;
 use crate::daemon::server::Server;
 use crate::error::ServerError;
 use crate::mirrors::transfer;
+use crate::names;
 use crate::peers::error::PeersError;
 
 impl Server {
     pub(crate) fn list_peers(&self) -> Vec<api::Peer> {
         self.peers.list(&*self.clock)
+    }
+
+    /// Renames a peer.
+    pub(crate) fn rename_peer(&self, id: &str, name: &str) -> Result<api::Peer, ServerError> {
+        self.peers.rename(id, name)?;
+        let found = self.list_peers().into_iter().find(|peer| peer.id == id);
+        found.ok_or_else(|| ServerError::NotFound {
+            what: "peer",
+            name: id.to_owned(),
+            list: "cairn peer list",
+        })
     }
 
     /// Ends the access of a peer, and lets go of what was kept for its mirrors.
@@ -59,7 +71,11 @@ impl Server {
             }
             None => listening,
         };
+        if let Some(name) = &request.name {
+            names::check("peer", name)?;
+        }
         let expiry = request.expires_ms.map(Duration::from_millis);
-        self.peers.invite(&*self.clock, self.identity.fingerprint, address, request.volume.clone(), expiry)
+        let (volume, name) = (request.volume.clone(), request.name.clone());
+        self.peers.invite(&*self.clock, self.identity.fingerprint, address, volume, name, expiry)
     }
 }

@@ -14,7 +14,14 @@ fn fingerprint(digits: &str) -> Fingerprint {
 
 fn invite(peers: &Peers, volume: Option<&str>) -> Credential {
     let invitation = peers
-        .invite(&clock(NOW), fingerprint("ab"), "host:1".to_owned(), volume.map(str::to_owned), Some(HOUR))
+        .invite(
+            &clock(NOW),
+            fingerprint("ab"),
+            "host:1".to_owned(),
+            volume.map(str::to_owned),
+            None,
+            Some(HOUR),
+        )
         .unwrap();
     let token = Token::decode(&invitation.token).unwrap();
     Credential { id: token.id, secret: token.secret }
@@ -180,4 +187,28 @@ fn peer_of_a_volume_that_is_gone_is_none_of_another_one_that_gets_its_name() {
     }
     peers.pin(NOW, one, "db", VolumeId([2; 16])).unwrap();
     peers.allows(one, "db", second).expect("its owner has let it in");
+}
+
+#[test]
+fn peer_is_named_after_its_host_until_it_is_renamed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (fingerprint("01"), fingerprint("02"));
+    let peers = Peers::open(dir.path()).unwrap();
+    for certificate in [one, two] {
+        let credential = invite(&peers, None);
+        peers.admit(&clock(NOW), certificate, Some(&credential), "v", None).unwrap();
+        peers.name_after(certificate, "10.0.0.2");
+    }
+    let second = invite(&peers, None);
+    peers.admit(&clock(NOW), one, Some(&second), "w", None).unwrap();
+    let names = || peers.list(&clock(NOW)).into_iter().map(|peer| peer.name).collect::<Vec<_>>();
+    assert_eq!(names(), ["10.0.0.2", "10.0.0.2-2", "10.0.0.2"]);
+    let id = peers.list(&clock(NOW))[0].id.clone();
+    peers.rename(&id, "backup").unwrap();
+    peers.name_after(one, "10.0.0.9");
+    assert_eq!(names(), ["backup", "10.0.0.2-2", "backup"], "one server has one name");
+    assert!(matches!(peers.rename(&id, "10.0.0.2-2"), Err(ServerError::Taken { .. })));
+    assert!(matches!(peers.rename(&id, "no/name"), Err(ServerError::InvalidName { .. })));
+    assert_eq!(Peers::open(dir.path()).unwrap().names()[0], (one, "backup".to_owned()));
+    assert_eq!(host_name("[fd00::1]"), "ip6-fd00--1");
 }

@@ -29,6 +29,12 @@ impl Server {
         plans.iter().map(|plan| self.show_schedule(&open, plan)).collect()
     }
 
+    /// The schedules of all open volumes.
+    pub(crate) fn all_schedules(&self) -> Vec<api::Schedule> {
+        let of_volume = |open: &Arc<OpenVolume>| self.list_schedules(&open.name).unwrap_or_default();
+        self.volumes.all().iter().flat_map(of_volume).collect()
+    }
+
     fn show_schedule(&self, open: &OpenVolume, plan: &Plan) -> Result<api::Schedule, ServerError> {
         let snapshots = snapshots_of(&plan.label, &open.volume);
         let full = |snapshot: &Snapshot| format!("{}@{}", open.name, snapshot.name);

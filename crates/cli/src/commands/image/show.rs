@@ -1,4 +1,4 @@
-//! `cairn image ls` and `cairn image verify`.
+//! `cairn image list` and `cairn image verify`.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! `cairn image ls PATH`, `cat` and `extract`: files in image dumps, without restoring anything.
+//! `cairn image list PATH`, `cat` and `extract`: files in image dumps, without restoring anything.
 //!
 //! The dumps are opened as a volume that is read where it lies; what is read is what the path leads
 //! through, and the file.
@@ -76,7 +76,7 @@ fn find(dumps: &Dumps<'_>, path: &Path, damaged: bool) -> Result<Found, Failure>
     let snapshot = match wanted.snapshot {
         Some(name) => {
             let found = dump.volume.snapshot_named(name).ok_or_else(|| {
-                let next = "see which there are with `cairn image ls DUMP`";
+                let next = "see which there are with `cairn image list DUMP`";
                 Failure::new(ErrorKind::NotFound, format!("the dump has no snapshot `{name}`"), next)
             })?;
             Some(found.id)
@@ -95,12 +95,12 @@ fn tree_failure(path: &Path, error: &TreeError) -> Failure {
             (ErrorKind::NotFound, "a dump of a volume with LUNs alone is served with `cairn image mount`")
         }
         TreeError::NotFound | TreeError::NotDirectory => {
-            (ErrorKind::NotFound, "list what exists with `cairn image ls DUMP... /`")
+            (ErrorKind::NotFound, "list what exists with `cairn image list DUMP... /`")
         }
         TreeError::Damaged(_) | TreeError::Volume(_) => {
             (ErrorKind::Damaged, "see what is damaged with `cairn image verify`")
         }
-        _ => (ErrorKind::Failed, "see `cairn image ls DUMP... /`"),
+        _ => (ErrorKind::Failed, "see `cairn image list DUMP... /`"),
     };
     Failure::new(kind, format!("{}: {error}", path.display()), next)
 }

@@ -8,6 +8,49 @@ use serde::Serialize;
 
 use crate::output::{duration, interval, size};
 
+/// The width that all columns fit.
+const LEAST_WIDTH: usize = 80;
+
+/// What is shown first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// What moves most bytes, and mirrors that need care.
+    Busy,
+    /// By name.
+    Name,
+    /// The highest latency, and the longest lag.
+    Slow,
+}
+
+/// How a line stands out where there are colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    Plain,
+    Heading,
+    Warning,
+    Critical,
+}
+
+impl Tone {
+    /// That of a mirror, by what `cairn mirror check` says.
+    fn of_check(check: u8) -> Self {
+        match check {
+            0 => Tone::Plain,
+            1 => Tone::Warning,
+            _ => Tone::Critical,
+        }
+    }
+}
+
+/// A line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// How it stands out.
+    pub tone: Tone,
+    /// Without control characters.
+    pub text: String,
+}
+
 /// The server at one moment.
 pub struct Seen {
     /// When the answer was there.
@@ -19,7 +62,7 @@ pub struct Seen {
 }
 
 /// What a server did between two moments. Rates are of the time between, unless said otherwise.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Look {
     server: Server,
     exports: Vec<Export>,
@@ -39,7 +82,7 @@ pub enum Line<'a> {
     Work(&'a Work),
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Server {
     version: String,
     data: String,
@@ -57,7 +100,7 @@ pub struct Server {
     consistency_points_per_second: f64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Export {
     name: String,
     sessions: usize,
@@ -69,7 +112,7 @@ pub struct Export {
     p99_us: Option<f64>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Mirror {
     name: String,
     state: api::MirrorState,
@@ -80,17 +123,20 @@ pub struct Mirror {
     seconds_left: Option<u64>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Follower {
     volume: String,
     mirror: String,
+    /// The name of its server.
+    peer: Option<String>,
+    failed_over: bool,
     lag_ms: Option<u64>,
     lag_bytes: Option<u64>,
     over_rpo: bool,
     transferring: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Work {
     kind: String,
     subject: String,
@@ -164,6 +210,8 @@ impl Look {
             .map(|follower| Follower {
                 volume: follower.volume.clone(),
                 mirror: follower.name.clone(),
+                peer: follower.peer.clone(),
+                failed_over: follower.departed.is_some(),
                 lag_ms: follower.lag_ms,
                 lag_bytes: follower.lag_bytes,
                 over_rpo: follower.over_rpo,
@@ -200,27 +248,71 @@ impl Look {
         lines
     }
 
+    /// Leaves out all whose names do not have `filter` in them.
+    pub fn keep(&mut self, filter: &str) {
+        let has = |name: &str| name.contains(filter);
+        self.exports.retain(|export| has(&export.name));
+        self.mirrors.retain(|mirror| has(&mirror.name));
+        self.followers.retain(|one| has(&one.volume) || one.peer.as_deref().is_some_and(has));
+        self.work.retain(|work| has(&work.subject) || has(&work.kind));
+    }
+
+    /// Sorts each part; it was made in the order of [`Order::Busy`].
+    pub fn sort(&mut self, order: Order) {
+        match order {
+            Order::Busy => {}
+            Order::Name => {
+                self.exports.sort_by(|a, b| a.name.cmp(&b.name));
+                self.mirrors.sort_by(|a, b| a.name.cmp(&b.name));
+                self.followers.sort_by(|a, b| a.volume.cmp(&b.volume));
+                self.work.sort_by(|a, b| a.subject.cmp(&b.subject));
+            }
+            Order::Slow => {
+                let slow = |export: &Export| export.p99_us.unwrap_or(-1.0);
+                self.exports.sort_by(|a, b| slow(b).total_cmp(&slow(a)));
+                self.mirrors.sort_by_key(|mirror| std::cmp::Reverse(mirror.lag_ms));
+                self.followers.sort_by_key(|follower| std::cmp::Reverse(follower.lag_ms));
+                self.work.sort_by_key(|work| std::cmp::Reverse(work.seconds_left));
+            }
+        }
+    }
+
     /// As lines of at most `width` columns, `height` of them at most. Where that is not enough the
     /// longest parts are cut, and say by how much.
-    pub fn render(&self, width: usize, height: usize) -> Vec<String> {
-        let mut lines = self.server.render();
-        let mut parts: Vec<(String, Vec<String>)> = Vec::new();
-        if !self.exports.is_empty() {
-            let head = "EXPORT                  CLI    IOPS      READ/s   WRITTEN/s      p50      p99";
-            parts.push((head.to_owned(), self.exports.iter().map(Export::render).collect()));
+    pub fn render(&self, width: usize, height: usize) -> Vec<Row> {
+        let mut rows = self.rows(width, height);
+        rows.iter_mut().for_each(|row| row.text = cut(&row.text, width));
+        rows
+    }
+
+    /// The same, with lines that may be wider than a window of less than 80 columns.
+    fn rows(&self, width: usize, height: usize) -> Vec<Row> {
+        let plain = |text: String| Row { tone: Tone::Plain, text };
+        let mut lines: Vec<Row> = self.server.render().into_iter().map(plain).collect();
+        if let Some(first) = lines.first_mut().filter(|_| self.server.problems > 0) {
+            first.tone = Tone::Warning;
         }
-        if !self.mirrors.is_empty() {
-            let head = "MIRROR              STATE                      LAG      BEHIND      RATE/s  LEFT";
-            parts.push((head.to_owned(), self.mirrors.iter().map(Mirror::render).collect()));
-        }
-        if !self.followers.is_empty() {
-            let head = "MIRRORED VOLUME     BY                STATE             LAG      BEHIND";
-            parts.push((head.to_owned(), self.followers.iter().map(Follower::render).collect()));
-        }
-        if !self.work.is_empty() {
-            let head = "WORK                SUBJECT             PHASE            DONE      RATE/s   LEFT";
-            parts.push((head.to_owned(), self.work.iter().map(Work::render).collect()));
-        }
+        let wider = self.wider(width);
+        let mut parts: Vec<(String, Vec<Row>)> = Vec::new();
+        let mut part = |head: &str, at: usize, rows: Vec<Row>| {
+            if !rows.is_empty() {
+                let (before, after) = head.split_at(at);
+                parts.push((format!("{before}{}{after}", " ".repeat(wider)), rows));
+            }
+        };
+        let exports = self.exports.iter().map(|one| plain(one.render(wider))).collect();
+        part("EXPORT                  CLI    IOPS      READ/s   WRITTEN/s      p50      p99", 20, exports);
+        let mirror = |one: &Mirror| Row { tone: Tone::of_check(one.check), text: one.render(wider) };
+        let mirrors = self.mirrors.iter().map(mirror).collect();
+        part("MIRROR              STATE                      LAG      BEHIND      RATE/s  LEFT", 19, mirrors);
+        let follower = |one: &Follower| {
+            let tone = if one.over_rpo { Tone::Critical } else { Tone::Plain };
+            Row { tone, text: one.render(wider) }
+        };
+        let followers = self.followers.iter().map(follower).collect();
+        part("MIRRORED VOLUME     BY                STATE             LAG      BEHIND", 19, followers);
+        let work = self.work.iter().map(|one| plain(one.render(wider))).collect();
+        part("WORK                SUBJECT             PHASE            DONE      RATE/s   LEFT", 39, work);
         let mut shown: Vec<usize> = parts.iter().map(|(_, rows)| rows.len()).collect();
         let lines_of = |shown: &[usize]| -> usize {
             let each = parts
@@ -233,15 +325,29 @@ impl Look {
             let Some(longest) = shown.iter_mut().max().filter(|longest| **longest > 0) else { break };
             *longest -= 1;
         }
-        for ((head, rows), shown) in parts.iter().zip(shown) {
-            lines.extend([String::new(), head.clone()]);
-            lines.extend(rows.iter().take(shown).cloned());
-            if shown < rows.len() {
-                lines.push(format!("... and {} more", rows.len() - shown));
+        for ((head, rows), shown) in parts.into_iter().zip(shown) {
+            lines.push(plain(String::new()));
+            lines.push(Row { tone: Tone::Heading, text: head });
+            let more = rows.len() - shown;
+            lines.extend(rows.into_iter().take(shown));
+            if more > 0 {
+                lines.push(plain(format!("... and {more} more")));
             }
         }
         lines.truncate(height);
-        lines.into_iter().map(|line| cut(&line, width)).collect()
+        lines
+    }
+
+    /// How many columns names get beyond those of a window of 80: what the window has, and no more
+    /// than the longest name needs.
+    fn wider(&self, width: usize) -> usize {
+        let exports = self.exports.iter().map(|one| (one.name.chars().count(), 22));
+        let mirrors = self.mirrors.iter().map(|one| (one.name.chars().count(), 19));
+        let followers = self.followers.iter().map(|one| (one.volume.chars().count(), 19));
+        let work = self.work.iter().map(|one| (one.subject.chars().count(), 19));
+        let all = exports.chain(mirrors).chain(followers).chain(work);
+        let needed = all.map(|(length, columns)| length.saturating_sub(columns)).max().unwrap_or(0);
+        needed.min(width.saturating_sub(LEAST_WIDTH))
     }
 }
 
@@ -308,10 +414,10 @@ impl Server {
 }
 
 impl Export {
-    fn render(&self) -> String {
+    fn render(&self, wider: usize) -> String {
         format!(
             "{} {:>4} {:>7} {:>11} {:>11} {:>8} {:>8}",
-            fit(&self.name, 22),
+            fit(&self.name, 22 + wider),
             self.sessions,
             count(self.requests_per_second),
             bytes(self.read_bytes_per_second),
@@ -323,7 +429,7 @@ impl Export {
 }
 
 impl Mirror {
-    fn render(&self) -> String {
+    fn render(&self, wider: usize) -> String {
         let state = serde_json::to_value(self.state).ok();
         let state = state.as_ref().and_then(|state| state.as_str()).unwrap_or_default();
         let mark = match self.check {
@@ -333,7 +439,7 @@ impl Mirror {
         };
         format!(
             "{} {} {:>8} {:>11} {:>11} {:>5}",
-            fit(&self.name, 19),
+            fit(&self.name, 19 + wider),
             fit(&format!("{state}{mark}"), 21),
             lag(self.lag_ms),
             self.lag_bytes.map_or("-".to_owned(), size),
@@ -344,20 +450,22 @@ impl Mirror {
 }
 
 impl Follower {
-    fn render(&self) -> String {
+    fn render(&self, wider: usize) -> String {
         let state = match (self.transferring, self.over_rpo) {
+            _ if self.failed_over => "failed over",
             (true, _) => "transferring",
             (false, true) => "behind !!",
-            (false, false) => "idle",
+            (false, false) => "follows",
         };
         let behind = self.lag_bytes.map_or("-".to_owned(), size);
-        let (volume, mirror) = (fit(&self.volume, 19), fit(&self.mirror, 17));
-        format!("{volume} {mirror} {} {:>8} {behind:>11}", fit(state, 12), lag(self.lag_ms))
+        let peer = self.peer.as_deref().unwrap_or(&self.mirror);
+        let (volume, peer) = (fit(&self.volume, 19 + wider), fit(peer, 17));
+        format!("{volume} {peer} {} {:>8} {behind:>11}", fit(state, 12), lag(self.lag_ms))
     }
 }
 
 impl Work {
-    fn render(&self) -> String {
+    fn render(&self, wider: usize) -> String {
         let done = match self.total_bytes {
             0 => size(self.done_bytes),
             total => format!("{:.0} %", 100.0 * self.done_bytes.min(total) as f64 / total as f64),
@@ -365,7 +473,7 @@ impl Work {
         format!(
             "{} {} {} {done:>9} {:>11} {:>6}",
             fit(&self.kind, 19),
-            fit(&self.subject, 19),
+            fit(&self.subject, 19 + wider),
             fit(&self.phase, 11),
             size(self.bytes_per_second),
             left(self.seconds_left),

@@ -12,10 +12,6 @@ const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 /// The size of a terminal that does not know its own.
 const USUAL: (usize, usize) = (80, 24);
-/// Ctrl-C and Ctrl-D, as a terminal sends them that gives keys one by one.
-const CTRL_C: u8 = 3;
-const CTRL_D: u8 = 4;
-
 /// The screen. Dropping it gives the terminal back.
 pub struct Screen {
     before: Termios,
@@ -61,24 +57,20 @@ impl Screen {
         out.flush()
     }
 
-    /// Whether a key says so that was pressed since the last time, or nobody is there any more.
-    pub fn wants_to_leave(&self) -> bool {
+    /// The keys that were pressed since the last time; none where nobody is there any more.
+    pub fn keys(&self) -> Option<Vec<u8>> {
         let stdin = io::stdin();
-        let mut keys = [0; 64];
+        let (mut keys, mut pressed) = ([0; 64], Vec::new());
         loop {
             let mut waited = [PollFd::new(&stdin, PollFlags::IN)];
             let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
             if !poll(&mut waited, Some(&at_once)).is_ok_and(|ready| ready > 0) {
-                return false;
+                return Some(pressed);
             }
             match rustix::io::read(&stdin, &mut keys) {
                 // Ready, and nothing to read: the terminal is gone.
-                Ok(0) | Err(_) => return true,
-                Ok(count) => {
-                    if keys.iter().take(count).any(|key| matches!(*key, b'q' | b'Q' | CTRL_C | CTRL_D)) {
-                        return true;
-                    }
-                }
+                Ok(0) | Err(_) => return None,
+                Ok(count) => pressed.extend_from_slice(&keys[..count]),
             }
         }
     }

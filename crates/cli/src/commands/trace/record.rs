@@ -11,11 +11,7 @@ use crate::output::{Output, duration, size, table};
 
 /// Runs it.
 pub fn run(asked: &RecordTrace, client: &Client, output: Output) -> Result<(), Failure> {
-    let Some(export) = &asked.export else {
-        let recordings: Vec<api::Recording> = client.get("/v1/recordings")?;
-        output.show(&recordings, |recordings| page(recordings));
-        return Ok(());
-    };
+    let Some(export) = &asked.export else { return list(client, output) };
     if asked.stop {
         let path = format!("/v1/recordings/{}", super::escaped(export));
         let recording: api::Recording = client.delete(&path)?;
@@ -59,6 +55,13 @@ pub fn run(asked: &RecordTrace, client: &Client, output: Output) -> Result<(), F
             size(recording.bytes_max)
         )
     });
+    Ok(())
+}
+
+/// Shows the recordings.
+pub fn list(client: &Client, output: Output) -> Result<(), Failure> {
+    let recordings: Vec<api::Recording> = client.get("/v1/recordings")?;
+    output.show(&recordings, |recordings| page(recordings));
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Commands on the mirrors that follow volumes of this server: the methods of the server for them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use cairn_api as api;
 use cairn_base::BLOCK_SIZE;
@@ -51,6 +51,9 @@ impl Server {
         // Who is no peer is not known then.
         let may_be = |peer: &str| pinned.contains(peer) || self.peers.check_known().is_err();
         let knows_all = self.peers.check_known().and_then(|()| self.followers.check_known()).is_ok();
+        let names = self.peers.names().into_iter().rev();
+        let names: HashMap<String, String> =
+            names.map(|(certificate, name)| (transfer::peer_digits(certificate), name)).collect();
         let (mut followers, mut leftovers) = (Vec::new(), Vec::new());
         for open in &self.volumes.all() {
             let source = self.mirrors.source_of(&open.name);
@@ -68,7 +71,8 @@ impl Server {
                 // here.
                 let is_kept_for = base.is_some() || mirror.behind.is_some() || mirror.follower.is_none();
                 if mirror.follower.is_some() && may_be(mirror.peer()) {
-                    followers.push(follower(&open.name, &mirror, base));
+                    let peer = names.get(mirror.peer()).cloned();
+                    followers.push(api::Follower { peer, ..follower(&open.name, &mirror, base) });
                 } else if knows_all && is_kept_for {
                     leftovers.push(api::Leftover {
                         volume: open.name.clone(),

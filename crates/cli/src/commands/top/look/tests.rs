@@ -38,6 +38,8 @@ fn look(exports: usize, mirrors: usize) -> Look {
     let follower = Follower {
         volume: "a-volume-with-a-long-name".to_owned(),
         mirror: "0123456789abcdef-0123456789abcdef".to_owned(),
+        peer: Some("a-host-with-a-long-name.example.org".to_owned()),
+        failed_over: false,
         lag_ms: Some(119_900),
         lag_bytes: Some(1_048_000_000),
         over_rpo: true,
@@ -56,20 +58,24 @@ fn look(exports: usize, mirrors: usize) -> Look {
     Look { server, exports, mirrors, followers: vec![follower], work: vec![work] }
 }
 
+fn texts(rows: Vec<Row>) -> Vec<String> {
+    rows.into_iter().map(|row| row.text).collect()
+}
+
 #[test]
 fn nothing_is_wider_than_the_window_nor_cut_where_80_columns_are() {
-    for line in look(3, 3).render(1000, usize::MAX).iter().skip(1) {
+    for line in texts(look(3, 3).rows(80, usize::MAX)).iter().skip(1) {
         assert!(line.chars().count() <= 80, "{line}");
     }
     for width in [80, 40, 1] {
-        let lines = look(3, 3).render(width, 24);
+        let lines = texts(look(3, 3).render(width, 24));
         assert!(lines.iter().all(|line| line.chars().count() <= width), "{lines:#?}");
     }
 }
 
 #[test]
 fn longest_part_is_cut_and_says_by_how_much() {
-    let lines = look(100, 4).render(80, 24);
+    let lines = texts(look(100, 4).render(80, 24));
     assert_eq!(lines.len(), 24);
     assert_eq!(lines.iter().filter(|line| line.starts_with("mirror-wi")).count(), 4, "{lines:#?}");
     let shown = lines.iter().filter(|line| line.starts_with("a-volume-w") && line.contains("lun-")).count();
@@ -80,7 +86,7 @@ fn longest_part_is_cut_and_says_by_how_much() {
     for height in 0..24 {
         assert!(look(100, 100).render(80, height).len() <= height);
     }
-    let all = look(100, 0).render(80, usize::MAX);
+    let all = texts(look(100, 0).render(80, usize::MAX));
     assert!(all.len() > 100 && !all.iter().any(|line| line.contains("more")));
 }
 
@@ -90,4 +96,31 @@ fn names_that_are_cut_keep_both_ends() {
     assert_eq!(fit("abcdefghij", 7), "abc~hij");
     assert_eq!(fit("abcdefghij", 6), "ab~hij");
     assert_eq!(cut("a\x1b[2Jb", 80), "a[2Jb", "what a client calls itself changes no terminal");
+}
+
+#[test]
+fn wide_window_shows_long_names_in_full_and_keeps_the_columns_in_line() {
+    let lines = texts(look(2, 2).render(120, 40));
+    let name = "a-volume-with-a-long-name@and-a-snapshot/lun-0";
+    let row = lines.iter().find(|line| line.starts_with(name)).unwrap();
+    let head = lines.iter().find(|line| line.starts_with("EXPORT")).unwrap();
+    assert_eq!(row.len(), head.len(), "{lines:#?}");
+    assert!(lines.iter().all(|line| line.len() <= 120));
+}
+
+#[test]
+fn filter_and_order_choose_what_is_shown_first() {
+    let mut one = look(30, 3);
+    one.keep("lun-7");
+    let lines = texts(one.render(80, 40));
+    assert!(lines.iter().any(|line| line.starts_with("a-volume-w") && line.contains("lun-7")), "{lines:#?}");
+    assert!(!lines.iter().any(|line| line.starts_with("MIRROR ")), "{lines:#?}");
+    let mut all = look(3, 2);
+    all.exports[2].p99_us = Some(99_999_999.0);
+    all.sort(Order::Slow);
+    assert!(all.exports[0].name.ends_with("lun-2"));
+    all.sort(Order::Name);
+    assert!(all.exports[0].name.ends_with("lun-0"));
+    let tones: Vec<Tone> = all.render(80, 40).into_iter().map(|row| row.tone).collect();
+    assert!(tones.contains(&Tone::Heading) && tones.contains(&Tone::Critical));
 }
