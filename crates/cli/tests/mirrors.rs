@@ -782,7 +782,7 @@ fn peers_have_names_and_images_numbers_where_people_look() {
     let made = destination.good(&["mirror", "create", "vol0", &token]);
     assert!(made.contains("vol0 is at image 1 of ") && !made.contains("mirror."), "{made}");
     let full = destination.good(&["mirror", "show", "vol0", "-v"]);
-    assert!(full.contains("image mirror."), "{full}");
+    assert!(full.contains("image     mirror."), "{full}");
     let peers = source.json(&["peer", "list"]);
     assert_eq!(peers[0]["name"], "127.0.0.1", "the host that it came from");
     source.good(&["peer", "rename", "127.0.0.1", "backup1"]);

@@ -130,7 +130,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             output.tell(&allowed, |allowed| match &allowed.mirror {
                 Some(mirror) => format!(
                     "the mirror {} of {volume} may become the source {}\nnext: on its server, `cairn mirror reverse` (after a failover here, `cairn mirror failback`), which disconnects the clients here",
-                    asked_name.as_deref().unwrap_or(mirror),
+                    asked_name.unwrap_or_else(|| of_peer(&volume, mirror, client)),
                     within(for_ms, allowed.until_ms)
                 ),
                 None => format!("no mirror of {volume} may become the source"),
@@ -437,6 +437,17 @@ fn at_source(volume: &str, given: String, client: &Client) -> Result<String, Fai
     })
 }
 
+/// The name of the peer that has a mirror of a volume, if it has only that one.
+fn of_peer(volume: &str, mirror: &str, client: &Client) -> String {
+    let status: api::Status = match client.get("/v1/status") {
+        Ok(status) => status,
+        Err(_) => return mirror.to_owned(),
+    };
+    let mut own = status.followers.into_iter().filter(|follower| follower.volume == volume);
+    let peer = own.find(|follower| follower.name == mirror).and_then(|follower| follower.peer);
+    peer.unwrap_or_else(|| mirror.to_owned())
+}
+
 fn forget(volume: &str, given: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
     let name = &*at_source(volume, given.to_owned(), client)?;
     let status: api::Status = client.get("/v1/status")?;
@@ -737,7 +748,8 @@ fn show(mirror: &api::Mirror) -> String {
         "\nsource    {} at {}\nimage     {}\nlag       {}{rpo}\nevery     {}\nbase      {base}\nstall     {}\nupdates   {}\nsent      {}",
         mirror.source_volume,
         mirror.source_address,
-        image_names::words_and_age(mirror.image.as_deref(), mirror.image_ms, mirror.image_age_ms),
+        image_names::words_and_age(mirror.image.as_deref(), mirror.image_ms, mirror.image_age_ms)
+            .trim_start_matches("image "),
         lag(mirror),
         every(mirror),
         duration(mirror.stall_ms),

@@ -113,7 +113,10 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
             let is_look = !(start || stop || wait) && rate.is_none() && every.is_none();
             if is_look {
                 let scrub: api::Scrub = client.get(&path)?;
-                output.show(&scrub, scrub::show);
+                output.show(&scrub, |scrub| match scrub.running {
+                    true => scrub::show(scrub),
+                    false => format!("{}\nnext: cairn volume scrub {name} --start", scrub::show(scrub)),
+                });
                 return Ok(());
             }
             let every_ms = every.map(|every| every.0.map_or(0, |every| every.0.as_millis() as u64));
