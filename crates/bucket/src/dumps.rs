@@ -31,6 +31,7 @@ mod skeleton;
 #[cfg(test)]
 mod tests;
 mod upload;
+mod writer;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -49,8 +50,10 @@ pub use self::index::{DumpIndex, INDEX_VERSION, PartEntry};
 pub use self::keep::KeepDumps;
 pub use self::reading::BucketPart;
 pub use self::upload::{PIECE_BYTES, PIECES_IN_FLIGHT, PartStanding, PartUpload, Uploaded};
+pub use self::writer::{PartNote, PartWork};
 
 use self::index::{INDEX_BYTES_MAX, NoIndex, parse_dump_id};
+use self::skeleton::Skeleton;
 use crate::error::{StoreError, Trouble, Verb};
 use crate::limits::PUT_BYTES_MAX;
 use crate::name::{InvalidName, Name, Prefix};
@@ -114,6 +117,12 @@ pub enum DumpsError {
     /// A dump of that id is there.
     #[error("dump {0} is in the bucket already")]
     Exists(DumpId),
+    /// A part was to be resumed, and would begin in another way now.
+    #[error("dump {0} was begun as something else than it would be now")]
+    OtherBegin(DumpId),
+    /// The volume cannot be read, or the work was cancelled.
+    #[error(transparent)]
+    Stream(#[from] cairn_stream::StreamError),
 }
 
 impl DumpsError {
@@ -135,6 +144,8 @@ impl DumpsError {
                 "restore the object from a version that the store keeps, or delete the dump".to_owned()
             }
             DumpsError::Newer { .. } => "use a newer cairn".to_owned(),
+            DumpsError::OtherBegin(_) => "start a new dump".to_owned(),
+            DumpsError::Stream(_) => "repeat the command; it resumes".to_owned(),
             DumpsError::Exists(_) => "repeat the command; it makes a new id".to_owned(),
         }
     }
@@ -176,6 +187,22 @@ pub struct Pruned {
     pub deleted: Vec<DumpIndex>,
     /// Dumps that are locked, and until when.
     pub locked: Vec<(DumpId, Option<Timestamp>)>,
+}
+
+/// An index as it was read and written again; for fuzzing.
+pub fn reread_index(bytes: &[u8]) -> Option<Vec<u8>> {
+    DumpIndex::parse(bytes).ok().map(|index| index.to_bytes())
+}
+
+/// Bytes of a part out of its skeleton; for fuzzing.
+pub fn read_skeleton(object: &[u8], offset: u64, length: usize) -> Option<Vec<u8>> {
+    let read = |at: u64, count: usize| {
+        let rest = usize::try_from(at).ok().and_then(|at| object.get(at..));
+        Ok(rest.and_then(|rest| rest.get(..count)).map(<[u8]>::to_vec))
+    };
+    let skeleton = Skeleton::open(object.len() as u64, &read).ok()??;
+    let mut buffer = vec![0; length];
+    skeleton.read(offset, &mut buffer, &read).ok()?.then_some(buffer)
 }
 
 /// Image dumps in a bucket. Several may share one; each call looks at the bucket anew.

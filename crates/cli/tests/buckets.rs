@@ -233,6 +233,8 @@ fn probe_that_is_cancelled_adds_nothing_and_frees_the_name() {
 struct Gateway {
     child: Child,
     endpoint: String,
+    /// What runs it.
+    command: Vec<String>,
 }
 
 impl Drop for Gateway {
@@ -255,19 +257,32 @@ impl Gateway {
         std::fs::create_dir_all(dir.join("buckets/backups")).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let address = format!("127.0.0.1:{port}");
-        let child = Command::new(program.trim())
-            .args(["--access", "cairn", "--secret", secret, "--port", &address, "posix"])
-            .arg(dir.join("buckets"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let folder = path(dir, "buckets");
+        let arguments =
+            [program.trim(), "--access", "cairn", "--secret", secret, "--port", &address, "posix", &folder];
+        let command: Vec<String> = arguments.map(str::to_owned).to_vec();
+        let endpoint = format!("http://{address}");
+        Some(Self { child: Self::run(&command, &address), endpoint, command })
+    }
+
+    fn run(command: &[String], address: &str) -> Child {
+        let mut child = Command::new(&command[0]);
+        let child = child.args(&command[1..]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let deadline = Instant::now() + PATIENCE;
-        while std::net::TcpStream::connect(&address).is_err() {
+        while std::net::TcpStream::connect(address).is_err() {
             assert!(Instant::now() < deadline, "the S3 server listens");
             std::thread::sleep(Duration::from_millis(50));
         }
-        Some(Self { child, endpoint: format!("http://{address}") })
+        child
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn restart(&mut self) {
+        self.child = Self::run(&self.command, self.endpoint.strip_prefix("http://").unwrap());
     }
 }
 
@@ -593,6 +608,16 @@ fn damage_in_a_bucket_is_named_and_never_restored() {
             std::fs::write(part, bytes).unwrap();
         }
     }
+    // A restore that stopped at damage resumes once the object is right again.
+    let last = whole[0].len().max(whole[1].len());
+    let full = whole.iter().position(|bytes| bytes.len() == last).unwrap();
+    std::fs::write(&parts[full], flipped(&whole[full], last - (2 << 20))).unwrap();
+    server.bad(27, "damaged", &["image", "restore", "w", "b:v"]);
+    std::fs::write(&parts[full], &whole[full]).unwrap();
+    let restored = server.json(&["image", "restore", "w", "--resume"]);
+    assert!(restored["there_bytes"].as_u64().unwrap() > 0, "{restored}");
+    assert!(content(server.disk("w/db")) == content(server.disk("v/db")));
+    server.good(&["volume", "delete", "w", "--yes"]);
     // An index that was changed, or was copied from another dump, is reported.
     let index = parts[0].with_file_name("index");
     let bytes = std::fs::read(&index).unwrap();
@@ -604,4 +629,45 @@ fn damage_in_a_bucket_is_named_and_never_restored() {
     std::fs::write(&index, bytes).unwrap();
     server.good(&["image", "restore", "w", "b:v"]);
     assert!(content(server.disk("w/db")) == content(server.disk("v/db")));
+}
+
+#[test]
+fn dump_waits_for_an_s3_server_that_was_killed_and_shows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut gateway) = Gateway::start(dir.path(), "secret") else { return };
+    let server = running::server_with_disk(dir.path());
+    let file = credentials(dir.path(), "secret");
+    let place = ["s3://backups/cairn", "--endpoint", &gateway.endpoint, "--credentials", &file];
+    server.good(&[&["bucket", "add", "far"], &place[..]].concat());
+    let expected = content(server.disk("v/db"));
+    let dump = begun(&server, &["far:"], 1);
+    gateway.kill();
+    running::wait_until("it shows what it waits for", || server.jobs().contains("to try again"));
+    gateway.restart();
+    server.good(&["volume", "rehearse", "v", "--off"]);
+    let done = dump.wait_with_output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    fill(&server, 0, 300, 5);
+    server.good(&["image", "dump", "-1", "v", "far:"]);
+    server.good(&["image", "verify", "far:v", "--deep"]);
+    let dumps = server.json(&["image", "ls", "far:"])["dumps"].clone();
+    server.good(&["image", "restore", "w", &format!("far:v@{}", dumps[0]["id"].as_str().unwrap())]);
+    assert!(content(server.disk("w/db")) == expected);
+    let pruned = server.json(&["image", "prune", "far:", "--keep-last", "1", "--yes"]);
+    assert_eq!(pruned["kept"], 2, "the base of a kept dump stays: {pruned}");
+}
+
+#[test]
+fn dump_of_a_newer_version_is_reported_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server_with_bucket(dir.path());
+    server.good(&["image", "dump", "-0", "v", "b:"]);
+    let index = parts(dir.path())[0].with_file_name("index");
+    let text = std::fs::read_to_string(&index).unwrap();
+    let json = text.lines().next().unwrap().replacen("\"format\":1", "\"format\":2", 1);
+    let sum = cairn_base::Checksum::of(json.as_bytes());
+    std::fs::write(&index, format!("{json}\n{sum:?}\n")).unwrap();
+    let advice = server.advice(31, &["image", "restore", "w", "b:v"]);
+    assert!(advice.contains("newer cairn"), "{advice}");
+    assert_eq!(server.run(&["image", "ls", "b:"]).status.code(), Some(3));
 }

@@ -12,6 +12,12 @@ use serde::{Deserialize, Serialize};
 pub const INDEX_VERSION: u32 = 1;
 /// Bytes of an index. A longer one is damaged.
 pub const INDEX_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a part or a skeleton. What says that it is longer is damaged.
+const PART_BYTES_MAX: u64 = 1 << 50;
+/// Blocks of a dump, as its head limits them.
+const BLOCKS_MAX: u64 = 1 << 40;
+/// Bytes of a name of a volume or a snapshot.
+const NAME_BYTES_MAX: usize = 128;
 /// The level of a dump against a snapshot that was named.
 const AGAINST_SNAPSHOT: u8 = 10;
 
@@ -130,8 +136,13 @@ impl DumpIndex {
             AGAINST_SNAPSHOT => DumpLevel::AgainstSnapshot,
             _ => return Err(NoIndex::Damaged),
         };
-        let parts_fit = (1..=PARTS_MAX as usize).contains(&text.parts.len());
-        if !parts_fit || (text.base.is_none() && text.on.is_some()) {
+        let fits = |part: &PartEntry| part.length <= PART_BYTES_MAX && part.skeleton <= PART_BYTES_MAX;
+        let parts_fit = (1..=PARTS_MAX as usize).contains(&text.parts.len()) && text.parts.iter().all(fits);
+        // Names reach terminals.
+        let is_name = |name: &str| name.len() <= NAME_BYTES_MAX && !name.chars().any(char::is_control);
+        let names_fit = is_name(&text.name) && is_name(&text.target_name);
+        let on_nothing = text.base.is_none() && text.on.is_some();
+        if !parts_fit || !names_fit || on_nothing || text.blocks > BLOCKS_MAX {
             return Err(NoIndex::Damaged);
         }
         Ok(Self {

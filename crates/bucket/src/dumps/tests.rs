@@ -18,8 +18,11 @@ use cairn_stream::{
 };
 use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
 
+mod golden;
+mod resumed;
+
 use super::keep::expendable;
-use super::skeleton::{Builder, Skeleton};
+use super::skeleton::Builder;
 use super::*;
 use crate::{Directory, Faults, Habits, ListFrom, Memory, Page, Patience, Piece, Retrying, Upload};
 

@@ -305,8 +305,11 @@ impl PartUpload {
     /// A piece failed, or the object was not made. The upload is still there then, to be resumed or
     /// aborted.
     pub fn finish(mut self) -> io::Result<Uploaded> {
-        self.send(None)?;
-        let mut pieces = self.settle()?;
+        let sent = self.send(None);
+        // Nothing may be under way any more when this fails.
+        let settled = self.settle();
+        sent?;
+        let mut pieces = settled?;
         pieces.sort_by_key(|piece| piece.number);
         let shared = &self.shared;
         if shared.cancel.load(Ordering::Relaxed) {

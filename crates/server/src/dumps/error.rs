@@ -224,6 +224,8 @@ fn bucket_dumps_kind(error: &cairn_bucket::dumps::DumpsError) -> ErrorKind {
             None => io_kind(error),
         },
         Trouble::Missing(_) | Trouble::MissingBase { .. } => ErrorKind::NotFound,
+        Trouble::OtherBegin(_) => ErrorKind::Diverged,
+        Trouble::Stream(_) => ErrorKind::Failed,
         Trouble::BaseGoes { .. } | Trouble::Needed { .. } => ErrorKind::Busy,
         Trouble::Damaged(_) => ErrorKind::Damaged,
         Trouble::Newer { .. } => ErrorKind::VersionMismatch,

@@ -16,7 +16,7 @@ use cairn_bucket::{Name, StoreError};
 use cairn_stream::{DumpBytes, DumpError, PartReader, StreamError};
 
 use crate::buckets::{OpenBucket, rng, store_error};
-use crate::dumps::error::DumpsError;
+use crate::dumps::error::{DumpsError, store_error_in};
 use crate::error::ServerError;
 use crate::names;
 
@@ -81,6 +81,13 @@ impl Place {
     pub(super) fn failed(&self, error: Trouble) -> ServerError {
         match error {
             Trouble::Store(error) => store_failed(&self.bucket, error),
+            Trouble::Part(error) => self.failed(StreamError::from(error).into()),
+            Trouble::Stream(error) => match &error {
+                StreamError::Io(source) if let Some(store) = store_error_in(source) => {
+                    store_failed(&self.bucket, store.clone())
+                }
+                _ => DumpError::from(error).into(),
+            },
             error => ServerError::Dumps(DumpsError::InBucket {
                 bucket: self.bucket.clone(),
                 source: Box::new(error),

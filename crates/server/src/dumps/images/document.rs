@@ -2,7 +2,7 @@
 
 use cairn_api as api;
 use cairn_base::Checksum;
-use cairn_bucket::dumps::{PartEntry, PartStanding};
+use cairn_bucket::dumps::PartNote;
 use cairn_format::dump::{DumpId, DumpLevel};
 use cairn_stream::{Compression, Reached};
 use serde::{Deserialize, Serialize};
@@ -64,24 +64,8 @@ pub(super) struct InBucket {
     /// The dump in the bucket that it is made against.
     pub(super) on: Option<String>,
     pub(super) lock_ms: Option<u64>,
-    pub(super) parts: Vec<PartInBucket>,
-}
-
-/// Up to where a part is in the bucket.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct PartInBucket {
-    /// The checksum of its head, once that is known.
-    pub(super) head: Option<String>,
-    pub(super) standing: Option<PartStanding>,
-    /// It is an object.
-    pub(super) whole: Option<PartEntry>,
-}
-
-impl PartInBucket {
-    fn bytes(&self) -> u64 {
-        let standing = self.standing.as_ref().map_or(0, |standing| standing.bytes);
-        self.whole.as_ref().map_or(standing, |whole| whole.length)
-    }
+    /// Up to where each part is in the bucket.
+    pub(super) parts: Vec<PartNote>,
 }
 
 /// A snapshot that must still be the same.
@@ -155,7 +139,7 @@ impl Unfinished {
 
     pub(super) fn show(&self, volume: &str) -> api::UnfinishedDump {
         let durable = |part: &Part| part.marks.last().map_or(0, |mark| mark.bytes);
-        let in_bucket = self.bucket.iter().flat_map(|bucket| &bucket.parts).map(PartInBucket::bytes);
+        let in_bucket = self.bucket.iter().flat_map(|bucket| &bucket.parts).map(PartNote::bytes);
         let in_files = self.parts.iter().map(durable);
         api::UnfinishedDump {
             id: self.id.clone(),

@@ -19,32 +19,23 @@
 //! objects are there and its snapshot is still here with the same root. Dumps that this server has
 //! not noted, as after a restore on a new one, are noted first: their snapshots then stay.
 
-use std::cell::RefCell;
 use std::collections::HashSet;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use cairn_api as api;
-use cairn_base::{Checksum, Clock, Timestamp};
-use cairn_bucket::dumps::{
-    BucketDumps, DumpIndex, DumpsError as Trouble, PartEntry, PartStanding, PartUpload,
-};
+use cairn_base::{Clock, Timestamp};
+use cairn_bucket::dumps::{BucketDumps, DumpIndex, DumpsError as Trouble, PartEntry, PartNote, PartWork};
 use cairn_format::dump::{DumpId, DumpLevel};
 use cairn_format::stream::root_digest;
-use cairn_stream::{
-    Begun, Compression, Dump, DumpError, DumpLabel, Onto, Out, Outgoing, Plan, StreamError, Threads, Work,
-};
+use cairn_stream::{Compression, Dump, DumpError, DumpLabel, Plan, Threads, Work};
 use cairn_volume::{Snapshot, VolumeError};
 use parking_lot::Mutex;
 
 use super::{Place, store_failed};
-use crate::dumps::error::{DumpsError, store_error_in};
-use crate::dumps::images::document::{
-    ImageDumpsDocument, InBucket, KnownSnapshot, PartInBucket, Record, Unfinished,
-};
+use crate::dumps::error::DumpsError;
+use crate::dumps::images::document::{ImageDumpsDocument, InBucket, KnownSnapshot, Record, Unfinished};
 use crate::dumps::images::{Against, BLOCK, HIGHEST_LEVEL, Making, is_of_a_dump, side_by_side};
 use crate::error::ServerError;
 use crate::peers::token::random_bytes;
@@ -52,9 +43,6 @@ use crate::state;
 use crate::volumes::snapshots::find_snapshot;
 use crate::work::jobs::Progress;
 use crate::work::threads::Scoped;
-
-/// How far a part is in the bucket is noted at most so often.
-const NOTE_EVERY: Duration = Duration::from_secs(1);
 
 /// What a dump into a bucket is made against.
 pub(super) struct Base {
@@ -369,7 +357,7 @@ impl Writing<'_> {
                 to: self.place.to_string(),
                 on: on.map(|on| on.to_string()),
                 lock_ms: self.request.lock_ms,
-                parts: vec![PartInBucket::default(); parts as usize],
+                parts: vec![PartNote::default(); parts as usize],
             }),
         });
         making.save(&document)?;
@@ -464,16 +452,16 @@ impl Writing<'_> {
         let label = DumpLabel { id, level: against.level, name: name.clone(), created: target.created };
         let dump = Dump::new(&plan, label, bucket.parts.len() as u32);
         let notes = Notes { path: making.path.clone(), document: Mutex::new(document) };
-        for part in 0..dump.parts() {
-            let head = dump.head_checksum(part);
-            let known = notes.with(part, |own| own.head.get_or_insert(format!("{head:?}")).clone());
-            if known.is_some_and(|known| known != format!("{head:?}")) {
-                // A snapshot of its table has another name now, or the volume has.
-                return Err(self.gone(&target.name));
+        let written = self.write_parts(&dump, &notes, (id, unfinished.compression()));
+        let (parts, there_bytes) = written.map_err(|error| match &error {
+            // A snapshot of its table has another name now, or the volume has.
+            ServerError::Dumps(DumpsError::InBucket { source, .. })
+                if matches!(**source, Trouble::OtherBegin(_)) =>
+            {
+                self.gone(&target.name)
             }
-        }
-        notes.save()?;
-        let (parts, there_bytes) = self.write_parts(&dump, &notes, (id, unfinished.compression()))?;
+            _ => error,
+        })?;
         self.progress.phase("sealing");
         let index = DumpIndex {
             volume,
@@ -535,7 +523,7 @@ impl Writing<'_> {
         (id, compression): (DumpId, Compression),
     ) -> Result<(Vec<PartEntry>, u64), ServerError> {
         let numbers: Vec<u32> = (0..dump.parts()).collect();
-        let job = PartJob { writing: self, dump, notes, id };
+        let volume = self.making.open.volume.id();
         // A failure of one part ends the others, and only those.
         let stop = Arc::new(AtomicBool::new(false));
         let (done, there_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -553,11 +541,18 @@ impl Writing<'_> {
             };
             let threads = Some(&Scoped as &dyn Threads);
             let mut work = Work { cancel: &stop, progress: &mut tell, threads };
-            let written = job.write(*part, compression, &mut work);
-            written.map(|(entry, there)| {
-                there_bytes.fetch_add(there, Ordering::Relaxed);
-                entry
-            })
+            let with = PartWork {
+                compression,
+                work: &mut work,
+                cancel: self.cancel(),
+                clock: &*self.clock,
+                keep: &mut |note| notes.note(*part, note),
+            };
+            let note = notes.of(*part).ok_or(ServerError::Bug)?;
+            let written = self.dumps.write_part(dump, (volume, id, *part), note, with);
+            let (entry, there) = written.map_err(|error| self.failed(error))?;
+            there_bytes.fetch_add(there, Ordering::Relaxed);
+            Ok(entry)
         })?;
         Ok((entries, there_bytes.into_inner()))
     }
@@ -574,140 +569,20 @@ struct Notes {
 }
 
 impl Notes {
-    fn with<T>(&self, part: u32, run: impl FnOnce(&mut PartInBucket) -> T) -> Option<T> {
-        let mut document = self.document.lock();
-        document.unfinished.as_mut()?.bucket.as_mut()?.parts.get_mut(part as usize).map(run)
-    }
-
-    fn save(&self) -> Result<(), ServerError> {
-        state::save(&self.path, &*self.document.lock())
+    fn of(&self, part: u32) -> Option<PartNote> {
+        let document = self.document.lock();
+        document.unfinished.as_ref()?.bucket.as_ref()?.parts.get(part as usize).cloned()
     }
 
     /// Without the note the dump goes on all the same, and more is sent again if it is cut.
-    fn note(&self, part: u32, change: impl FnOnce(&mut PartInBucket)) {
-        self.with(part, change);
-        if let Err(error) = self.save() {
+    fn note(&self, part: u32, note: &PartNote) {
+        let mut document = self.document.lock();
+        let bucket = document.unfinished.as_mut().and_then(|unfinished| unfinished.bucket.as_mut());
+        if let Some(own) = bucket.and_then(|bucket| bucket.parts.get_mut(part as usize)) {
+            own.clone_from(note);
+        }
+        if let Err(error) = state::save(&self.path, &*document) {
             tracing::warn!(%error, "how far an image dump is was not written down");
-        }
-    }
-}
-
-/// A part is written to and told of its place at the same time.
-struct Sink<'a>(&'a RefCell<PartUpload>);
-
-impl Write for Sink<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.borrow_mut().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.borrow_mut().flush()
-    }
-}
-
-impl Out for Sink<'_> {
-    fn record(&mut self, record: Outgoing) -> io::Result<()> {
-        self.0.borrow_mut().record(record)
-    }
-}
-
-/// The writing of parts.
-struct PartJob<'a> {
-    writing: &'a Writing<'a>,
-    dump: &'a Dump<'a>,
-    notes: &'a Notes,
-    id: DumpId,
-}
-
-impl PartJob<'_> {
-    /// Writes what is missing of a part, and makes it an object; also how many bytes were there.
-    fn write(
-        &self,
-        part: u32,
-        compression: Compression,
-        work: &mut Work<'_>,
-    ) -> Result<(PartEntry, u64), ServerError> {
-        let Writing { dumps, clock, .. } = self.writing;
-        let cancel = self.writing.cancel();
-        let failed = |error| self.writing.failed(error);
-        let own = (self.writing.making.open.volume.id(), self.id, part);
-        let head = self.dump.head_checksum(part);
-        let known = self.notes.with(part, |own| own.clone()).unwrap_or_default();
-        // One that was begun may be an object by now.
-        let begun_before = known.standing.is_some() || known.whole.is_some();
-        if begun_before && let Some(entry) = dumps.whole_part(own, head, cancel).map_err(failed)? {
-            let there = entry.length;
-            self.notes.note(part, |own| own.whole = Some(entry.clone()));
-            return Ok((entry, there));
-        }
-        let (upload, begun) = self.open(own, head, known.standing.as_ref())?;
-        let there = begun.at().bytes;
-        let upload = RefCell::new(upload);
-        let (mut noted, mut since) = (upload.borrow().sent(), clock.monotonic());
-        let mut reached = |at: &cairn_stream::Reached| {
-            let mut upload = upload.borrow_mut();
-            upload.reached(at)?;
-            let now = clock.monotonic();
-            if upload.sent() > noted
-                && now.saturating_sub(since) >= NOTE_EVERY
-                && let Some(standing) = upload.standing()
-                && standing.pieces.len() > noted as usize
-            {
-                (noted, since) = (standing.pieces.len() as u32, now);
-                self.notes.note(part, |own| own.standing = Some(standing));
-            }
-            Ok(())
-        };
-        let mut out = Sink(&upload);
-        let onto = Onto { out: &mut out, reached: &mut reached };
-        let written = self.dump.resume_part(part, &begun, onto, compression, work);
-        let upload = upload.into_inner();
-        if let Err(error) = written {
-            // What is under way arrives or fails before this ends: nothing follows a resume.
-            upload.stop();
-            if let Some(standing) = upload.standing() {
-                self.notes.note(part, |own| own.standing = Some(standing));
-            }
-            return Err(self.failed_with(error));
-        }
-        let entry = dumps.finish_part(own, upload, cancel).map_err(|error| match error {
-            Trouble::Part(error) => self.failed_with(StreamError::from(error)),
-            error => failed(error),
-        })?;
-        self.notes.note(part, |own| own.whole = Some(entry.clone()));
-        Ok((entry, there))
-    }
-
-    /// Where the writing of a part begins.
-    fn open(
-        &self,
-        own: (cairn_base::VolumeId, DumpId, u32),
-        head: Checksum,
-        standing: Option<&PartStanding>,
-    ) -> Result<(PartUpload, Begun), ServerError> {
-        let (dumps, cancel) = (&self.writing.dumps, self.writing.cancel());
-        let (part, length) = (own.2, self.dump.bytes());
-        if let Some(standing) = standing
-            && let Some(begun) = self.dump.resumable(part, head, &standing.reached())
-        {
-            match dumps.resume_part(self.id, length, standing, cancel) {
-                Ok(upload) => return Ok((upload, begun)),
-                // The store has removed the upload: the part begins again.
-                Err(Trouble::Store(error)) if matches!(error.trouble, cairn_bucket::Trouble::NoUpload) => {}
-                Err(error) => return Err(self.writing.failed(error)),
-            }
-        }
-        let upload = dumps.part(own, length, cancel).map_err(|error| self.writing.failed(error))?;
-        Ok((upload, Begun::default()))
-    }
-
-    /// An error of the stream, which may be one of the store.
-    fn failed_with(&self, error: StreamError) -> ServerError {
-        match &error {
-            StreamError::Io(source) if let Some(store) = store_error_in(source) => {
-                store_failed(&self.writing.place.bucket, store.clone())
-            }
-            _ => DumpError::from(error).into(),
         }
     }
 }
