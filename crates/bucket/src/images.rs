@@ -49,13 +49,15 @@
 //!
 //! # Requests
 //! An idle owner makes none. An update of `k` regions makes `k + 1` puts and two looks at the next
-//! epoch. Every [`Tuning::since_max`] updates it also puts a checkpoint and its lists. The sizes and
-//! the prices are in `docs/bucket-images.md`.
+//! epoch. Every [`Tuning::since_max`] updates it also puts a checkpoint and its lists.
+//! `docs/bucket-images.md` has the sizes, the prices and the format of each object.
 
 mod clean;
 mod codec;
 mod error;
 mod estimate;
+mod fuzzing;
+mod inner;
 mod load;
 mod names;
 mod owner;
@@ -70,55 +72,24 @@ mod update;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use cairn_base::{Checksum, Mutex, Rng, Timestamp, VolumeId};
+use cairn_base::{Mutex, Rng, Timestamp, VolumeId};
 
 pub use self::clean::{Expired, Orphans, Swept};
 pub use self::error::ImagesError;
 pub use self::estimate::{ImageLoad, monthly, price};
+pub use self::inner::{Seen, Tuning};
 pub use self::owner::Owner;
 pub use self::reader::ImageReader;
 pub use self::region::{REGION_BLOCKS, RegionBlocks};
 pub use self::root::{ImageId, ImageLabel};
 pub use self::update::Update;
 
-use crate::store::{Nonce, Store};
+use self::inner::Inner;
+use crate::store::Store;
 use crate::workers::Workers;
 
 #[doc(hidden)]
-pub use self::codec::fuzz;
-
-/// Where a root is, and its digest: what a server remembers of a bucket between two visits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
-    /// The epoch.
-    pub epoch: u32,
-    /// The number in the epoch.
-    pub seq: u32,
-    /// The digest of the root.
-    pub digest: Checksum,
-}
-
-/// Numbers that trade requests against bytes. The defaults suit real volumes; tests use less.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tuning {
-    /// Roots after a checkpoint before the next one is written. An open fetches as many at most.
-    pub since_max: u32,
-    /// Changes of the table in one root. With more, the update writes a checkpoint.
-    pub delta_max: usize,
-    /// Entries in one object of a list.
-    pub list_entries: usize,
-    /// The window of roots of invariant 7.
-    pub window: u32,
-    /// Regions after which an update writes its progress. Past 16 times as many, the interval is a
-    /// 16th of what is done, so that a resumed update loses little and reads few objects.
-    pub progress: usize,
-}
-
-impl Default for Tuning {
-    fn default() -> Self {
-        Self { since_max: 64, delta_max: 8192, list_entries: 128 << 10, window: 256, progress: 64 }
-    }
-}
+pub use self::fuzzing::fuzz;
 
 /// The images of one volume in a bucket.
 ///
@@ -126,21 +97,6 @@ impl Default for Tuning {
 #[derive(Clone)]
 pub struct BucketImages {
     inner: Arc<Inner>,
-}
-
-pub(crate) struct Inner {
-    store: Arc<dyn Store>,
-    workers: Arc<dyn Workers>,
-    volume: VolumeId,
-    tuning: Tuning,
-    seen: Mutex<Option<Seen>>,
-    rng: Mutex<Rng>,
-}
-
-impl Inner {
-    fn nonce(&self) -> Nonce {
-        Nonce::random(&mut self.rng.lock())
-    }
 }
 
 impl BucketImages {
@@ -179,9 +135,9 @@ impl BucketImages {
     /// people: the name of this server.
     ///
     /// # Errors
-    /// [`ImagesError::Taken`] if another server claimed it at the same time; [`ImagesError::Replayed`]
-    /// if the store went back. After any error an epoch may be claimed and have no owner; a later
-    /// claim continues past it.
+    /// [`ImagesError::Taken`] if another server claimed it at the same time;
+    /// [`ImagesError::Replayed`] if the store went back. After any error an epoch may be claimed
+    /// and have no owner; a later claim continues past it.
     pub fn claim(&self, label: &str, now: Timestamp, cancel: &Arc<AtomicBool>) -> Result<Owner, ImagesError> {
         Owner::claim(&self.inner, label, now, cancel)
     }

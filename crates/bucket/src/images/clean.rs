@@ -146,8 +146,8 @@ impl Owner {
         Ok(swept)
     }
 
-    /// The regions that an image needs and neither the kept image before it nor the one after it. What
-    /// the one after needs is that one's: it is kept, or comes next.
+    /// The regions that an image needs and neither the kept image before it nor the one after it.
+    /// What the one after needs is that one's: it is kept, or comes next.
     fn garbage(
         &self,
         neighbours: &mut Neighbours,
@@ -198,6 +198,17 @@ impl Owner {
     ) -> Result<u64, ImagesError> {
         self.settle(cancel)?;
         self.check(cancel)?;
+        let swept = self.orphans(which, grace, now, cancel);
+        self.unless_fenced(swept, cancel)
+    }
+
+    fn orphans(
+        &self,
+        which: Orphans,
+        grace: Duration,
+        now: Timestamp,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<u64, ImagesError> {
         let inner = self.inner.clone();
         let Some((place, newest)) = self.state.newest.clone() else { return Ok(0) };
         let mark = newest.mark;

@@ -16,9 +16,6 @@
 
 use cairn_base::{Checksum, VolumeId};
 
-use super::error::ImagesError;
-use crate::name::Name;
-
 /// The version that this program writes, and the newest that it reads.
 pub(super) const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"CAIRNIMG";
@@ -51,15 +48,6 @@ pub(super) enum Kind {
 pub(super) enum Bad {
     Damaged(&'static str),
     Newer(u32),
-}
-
-impl Bad {
-    pub(super) fn of(self, name: &Name) -> ImagesError {
-        match self {
-            Bad::Damaged(how) => ImagesError::Damaged { name: name.clone(), how },
-            Bad::Newer(version) => ImagesError::Newer { name: name.clone(), version },
-        }
-    }
 }
 
 /// Writes an object.
@@ -176,33 +164,3 @@ impl<'a> Read<'a> {
 
 /// What is wrong with fields that do not parse.
 pub(super) const FIELDS: Bad = Bad::Damaged("its fields are wrong");
-
-/// For fuzzing: gives bytes to every decoder, and writes again what was accepted.
-///
-/// # Panics
-/// If what was accepted is written in another way.
-#[doc(hidden)]
-pub fn fuzz(bytes: &[u8]) {
-    use super::region::RegionHeader;
-    use super::root::{Base, Checkpoint, Claim, List, Root};
-    let volume = bytes.get(16..32).and_then(|id| id.try_into().ok()).map_or(VolumeId::default(), VolumeId);
-    let mut sealed = bytes.to_vec();
-    if let Some(cut) = sealed.len().checked_sub(SUM) {
-        let sum = Checksum::of(sealed.get(..cut).unwrap_or_default());
-        sealed.truncate(cut);
-        sealed.extend_from_slice(&sum.0);
-    }
-    for bytes in [bytes, &sealed] {
-        let again = [
-            Claim::parse(bytes, volume).ok().map(|it| it.write(volume)),
-            Base::parse(bytes, volume).ok().map(|it| it.write(volume)),
-            Root::parse(bytes, volume).ok().map(|it| it.write(volume)),
-            Checkpoint::parse(bytes, volume).ok().map(|it| it.write(volume)),
-            List::parse(bytes, Kind::List, volume).ok().map(|it| it.write(Kind::List, volume)),
-            List::parse(bytes, Kind::Progress, volume).ok().map(|it| it.write(Kind::Progress, volume)),
-            RegionHeader::parse(bytes, volume).ok().map(|it| it.write(volume)),
-        ];
-        // A header of a region ends before its frames.
-        again.iter().flatten().for_each(|again| assert!(bytes.starts_with(again), "the format is canonical"));
-    }
-}

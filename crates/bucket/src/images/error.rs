@@ -2,6 +2,7 @@
 
 use cairn_base::Vbn;
 
+use super::codec::Bad;
 use super::root::ImageId;
 use crate::error::StoreError;
 use crate::name::Name;
@@ -110,5 +111,14 @@ impl ImagesError {
     /// Another server owns the volume.
     pub fn is_fenced(&self) -> bool {
         matches!(self, ImagesError::Fenced { .. })
+    }
+}
+
+impl Bad {
+    pub(super) fn of(self, name: &Name) -> ImagesError {
+        match self {
+            Bad::Damaged(how) => ImagesError::Damaged { name: name.clone(), how },
+            Bad::Newer(version) => ImagesError::Newer { name: name.clone(), version },
+        }
     }
 }

@@ -9,13 +9,13 @@ use cairn_base::Checksum;
 
 use super::codec::{Kind, Version};
 use super::error::ImagesError;
+use super::inner::{Inner, Seen};
 use super::names::{self, Folder};
 use super::root::{
     Base, CHECKPOINT_BYTES_MAX, CONTENT_BYTES_MAX, Checkpoint, Claim, ImageId, ImageLabel, Kept, List,
     PartRef, ROOT_FIELDS_MAX, Root, RootRef,
 };
 use super::table::{Entry, Table};
-use super::{Inner, Seen};
 use crate::limits::GET_BYTES_MAX;
 use crate::name::{Name, Prefix};
 use crate::store::{ListFrom, Store};
@@ -129,8 +129,8 @@ impl Inner {
         Ok(page.objects.first().and_then(|listed| parse(&listed.name)))
     }
 
-    /// The newest epoch; 0 if there is none. Epochs have no gap and are never deleted, so the first that is absent ends
-    /// the search, however late the listing is.
+    /// The newest epoch; 0 if there is none. Epochs have no gap and are never deleted, so the first
+    /// that is absent ends the search, however late the listing is.
     pub(super) fn newest_epoch(&self, cancel: &AtomicBool) -> Result<u32, ImagesError> {
         let prefix = names::prefix(self.volume, Folder::Epoch)?;
         let hint = self.first(&prefix, names::parse_epoch, cancel)?.unwrap_or(0);
@@ -253,17 +253,21 @@ impl Inner {
     pub(super) fn newest(&self, cancel: &Arc<AtomicBool>) -> Result<Option<Newest>, ImagesError> {
         for _ in 0..LOOKS_MAX {
             let epoch = self.newest_epoch(cancel)?;
-            let found = self.newest_below(epoch, cancel)?;
-            // Else the next owner may have deleted roots of this epoch meanwhile.
-            if self.claim_of(epoch + 1, cancel)?.is_some() {
-                continue;
+            let found = self.newest_of(epoch, cancel);
+            // Then a later owner may have deleted roots of this epoch meanwhile.
+            if self.claim_of(epoch + 1, cancel)?.is_none() {
+                return found;
             }
-            self.note_seen(found.as_ref().map(|(place, _)| place))?;
-            let Some((_, root)) = found else { return Ok(None) };
-            let checkpoint = self.checkpoint_of(&root, cancel)?;
-            return Ok(Some(Newest { root, checkpoint }));
         }
         Err(ImagesError::Rule("the volume changes its owner all the time"))
+    }
+
+    fn newest_of(&self, epoch: u32, cancel: &AtomicBool) -> Result<Option<Newest>, ImagesError> {
+        let found = self.newest_below(epoch, cancel)?;
+        self.note_seen(found.as_ref().map(|(place, _)| place))?;
+        let Some((_, root)) = found else { return Ok(None) };
+        let checkpoint = self.checkpoint_of(&root, cancel)?;
+        Ok(Some(Newest { root, checkpoint }))
     }
 
     pub(super) fn checkpoint_of(
@@ -321,13 +325,16 @@ pub(super) fn check(name: &Name, bytes: &[u8], length: u32, digest: Checksum) ->
     Ok(())
 }
 
+/// The changes of the table by one root.
+type Delta = Arc<Vec<(u32, Entry)>>;
+
 /// Loads tables, and shares what they have in common.
 pub(super) struct Tables<'a> {
     inner: &'a Inner,
     /// The table of the newest checkpoint that was loaded.
     last: Option<(Version, Table)>,
     /// The changes of roots.
-    deltas: HashMap<(u32, u32), Arc<Vec<(u32, Entry)>>>,
+    deltas: HashMap<(u32, u32), Delta>,
     /// The whole table of the newest major lists that were loaded.
     major: Option<(Vec<PartRef>, Table)>,
 }

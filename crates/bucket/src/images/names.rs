@@ -82,7 +82,7 @@ fn hex(text: &str) -> Option<u32> {
 }
 
 /// The part of the name after the folder.
-fn rest<'a>(name: &'a Name, folder: Folder) -> Option<&'a str> {
+fn rest(name: &Name, folder: Folder) -> Option<&str> {
     let mut parts = name.as_str().strip_prefix("images/")?.splitn(3, '/');
     let (_, found) = (parts.next()?, parts.next()?);
     (found == folder.text()).then(|| parts.next()).flatten()

@@ -11,6 +11,7 @@ use cairn_base::{Checksum, Mutex, Timestamp};
 
 use super::codec::{Kind, Version};
 use super::error::ImagesError;
+use super::inner::{Inner, Seen, nonce_of};
 use super::load::Tables;
 use super::names::{self, Folder};
 use super::root::{
@@ -19,7 +20,6 @@ use super::root::{
 };
 use super::table::{Entry, Table};
 use super::update::{Done, Update};
-use super::{Inner, Seen};
 use crate::name::Name;
 use crate::store::{Nonce, Put, list_all};
 
@@ -98,32 +98,52 @@ impl Owner {
                 inner.claim_of(epoch, cancel)?.map_or_else(|| "another server".to_owned(), |it| it.label);
             return Err(ImagesError::Taken { epoch, by });
         }
-        // Only now: what an owner before has committed is there, see invariant 1.
-        let newest = inner.newest_below(epoch - 1, cancel)?;
-        inner.note_seen(newest.as_ref().map(|(place, _)| place))?;
-        let state = State::load(inner, newest, cancel)?;
-        let base = Base {
-            epoch,
-            window: inner.tuning.window.max(1),
-            root: state.newest.as_ref().map(|(place, _)| *place),
-        };
-        let name = names::base(volume, epoch)?;
-        if inner.store.put_new(&name, base.write(volume).into(), nonce, cancel)? == Put::Exists {
-            return Err(ImagesError::Damaged { name, how: "another writer made it" });
-        }
         let mut owner = Self {
             inner: inner.clone(),
             epoch,
             nonce,
             number: 0,
-            state,
+            state: State::default(),
             pending: None,
             fenced: None,
             looks: true,
             open: None,
         };
-        owner.check(cancel)?;
+        let loaded = owner.load(cancel);
+        owner.unless_fenced(loaded, cancel)?;
         Ok(owner)
+    }
+
+    /// Finds the root to continue from, and names it.
+    fn load(&mut self, cancel: &Arc<AtomicBool>) -> Result<(), ImagesError> {
+        let inner = self.inner.clone();
+        let (volume, epoch, nonce) = (inner.volume, self.epoch, self.nonce);
+        // Only now: what an owner before has committed is there, see invariant 1.
+        let newest = inner.newest_below(epoch - 1, cancel)?;
+        inner.note_seen(newest.as_ref().map(|(place, _)| place))?;
+        self.state = State::load(&inner, newest, cancel)?;
+        let base = Base {
+            epoch,
+            window: inner.tuning.window.max(1),
+            root: self.state.newest.as_ref().map(|(place, _)| *place),
+        };
+        let name = names::base(volume, epoch)?;
+        if inner.store.put_new(&name, base.write(volume).into(), nonce, cancel)? == Put::Exists {
+            return Err(ImagesError::Damaged { name, how: "another writer made it" });
+        }
+        self.check(cancel)
+    }
+
+    /// An object may be missing because a later owner deleted it: then this is what failed.
+    pub(super) fn unless_fenced<T>(
+        &mut self,
+        outcome: Result<T, ImagesError>,
+        cancel: &AtomicBool,
+    ) -> Result<T, ImagesError> {
+        if let Err(ImagesError::Gone(_)) = outcome {
+            self.check(cancel)?;
+        }
+        outcome
     }
 
     /// The epoch of this owner.
@@ -443,11 +463,6 @@ impl Owner {
             Put::Exists => Err(ImagesError::Damaged { name: name.clone(), how: "another writer made it" }),
         }
     }
-}
-
-/// The nonce of an object with these bytes. A second put of the same bytes finds its own object.
-pub(super) fn nonce_of(owner: Nonce, name: &Name, bytes: &[u8]) -> Nonce {
-    Nonce(Checksum::of_pieces([&owner.0[..], name.as_str().as_bytes(), bytes].into_iter()).0)
 }
 
 impl State {

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use cairn_base::{BLOCK_SIZE, Checksum, Mutex, Vbn};
 use zstd::bulk::Decompressor;
 
-use super::Inner;
 use super::error::ImagesError;
+use super::inner::Inner;
 use super::load::Tables;
 use super::names;
 use super::region::{FRAME_BLOCKS, Frame, HEADER_BYTES_MAX, OBJECT_BYTES_MAX, REGION_BLOCKS, RegionHeader};

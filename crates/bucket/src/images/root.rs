@@ -117,8 +117,9 @@ impl Claim {
         to.u32(self.epoch);
         to.bytes(&self.nonce.0);
         to.u64(self.at.0);
-        let end = self.label.floor_char_boundary(LABEL_BYTES_MAX);
-        to.text(self.label.get(..end).unwrap_or_default().as_bytes());
+        let end = (0..=LABEL_BYTES_MAX).rev().find_map(|end| self.label.get(..end));
+        let short = self.label.len() <= LABEL_BYTES_MAX;
+        to.text(if short { &self.label } else { end.unwrap_or_default() }.as_bytes());
         to.seal()
     }
 

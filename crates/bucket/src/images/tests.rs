@@ -1,7 +1,9 @@
 //! Images in buckets: what they must be, every cut and every delay of a small life, many seeds of a
 //! large one, and stores that change what they hold.
 
+mod amplification;
 mod cuts;
+mod duel;
 mod golden;
 mod hostile;
 mod life;
@@ -19,8 +21,8 @@ use cairn_base::{BLOCK_SIZE, ManualClock, Mutex, Rng, Timestamp, Vbn, VolumeId};
 
 use super::*;
 use crate::{
-    Head, ListFrom, Memory, Name, Page, Patience, Piece, Prefix, Put, Retrying, StoreError, Trouble, Upload,
-    Verb,
+    Head, ListFrom, Memory, Name, Nonce, Page, Patience, Piece, Prefix, Put, Retrying, StoreError, Trouble,
+    Upload, Verb,
 };
 
 const VOLUME: VolumeId = VolumeId([7; 16]);
@@ -115,6 +117,8 @@ enum Fate {
     CutAfter,
     /// The call times out, and is done when the test says so.
     Late,
+    /// The call is done, and its answer is lost.
+    Lost,
 }
 
 type Deed = Box<dyn FnOnce(&Memory) + Send>;
@@ -128,6 +132,8 @@ struct Gate {
     /// Something that happens before a call.
     visit: Mutex<Option<(u64, Visit)>>,
     late: Mutex<Vec<Deed>>,
+    /// Something that happens before each call.
+    each: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 impl Gate {
@@ -138,6 +144,7 @@ impl Gate {
             fate,
             visit: Mutex::new(None),
             late: Mutex::new(Vec::new()),
+            each: Mutex::new(None),
         })
     }
 
@@ -160,6 +167,9 @@ impl Gate {
         if let Some((_, visit)) = visit {
             visit();
         }
+        if let Some(each) = &*self.each.lock() {
+            each();
+        }
         let failed = |trouble| StoreError { verb: Verb::Put, name: None, place: "gate:".into(), trouble };
         match self.fate {
             Some((at, Fate::Cut)) if call >= at => Err(failed(Trouble::Forbidden)),
@@ -168,6 +178,10 @@ impl Gate {
                 Err(failed(Trouble::Forbidden))
             }
             Some((at, Fate::CutAfter)) if call > at => Err(failed(Trouble::Forbidden)),
+            Some((at, Fate::Lost)) if call == at => {
+                let _ = run(&self.store);
+                Err(failed(Trouble::TimedOut))
+            }
             Some((at, Fate::Late)) if call == at => {
                 self.late.lock().extend(deed);
                 Err(failed(Trouble::TimedOut))

@@ -6,11 +6,10 @@ use std::sync::atomic::AtomicBool;
 
 use cairn_base::Mutex;
 
-use super::Inner;
 use super::codec::{Kind, Version};
 use super::error::ImagesError;
+use super::inner::{Inner, nonce_of};
 use super::names;
-use super::owner::nonce_of;
 use super::region::{RegionBlocks, pack};
 use super::root::{ImageId, List};
 use super::table::Entry;

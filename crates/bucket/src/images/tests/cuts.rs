@@ -159,3 +159,98 @@ fn stalled_owner_commits_nothing_after_a_takeover_at_each_call() {
         }
     }
 }
+
+#[test]
+fn what_an_owner_writes_after_a_claim_is_not_shown() {
+    for call in 1..=calls() {
+        let (memory, models, by_number) = scene();
+        let gate = Gate::new(&memory, None);
+        let next = Arc::new(Mutex::new(None));
+        let visit = {
+            let (memory, next) = (memory.clone(), next.clone());
+            Box::new(move || {
+                let images = images_of(memory, &clock(), 1, 4);
+                *next.lock() = Some(images.claim("two", NOW, &never()).expect("claimed"));
+            })
+        };
+        *gate.visit.lock() = Some((call, visit));
+        // The new owner does nothing yet, and the old one continues until it finds itself fenced.
+        let (committed, outcome) = life(&images_of(gate, &clock(), 1, 1), &models);
+        if outcome.is_ok() {
+            // It had not claimed yet, so it is the newer one; or it was at its last look.
+            continue;
+        }
+        let mut owner = next.lock().take().expect("a claim");
+        let own: Vec<u64> = owner.images().iter().map(|label| label.number).collect();
+        assert_eq!(shown(&memory, &by_number), own, "call {call}");
+        assert!(
+            committed.last().is_none_or(|last| own.contains(last)),
+            "call {call}: {committed:?}, {own:?}"
+        );
+        let newest = own.last().copied().unwrap_or(0) as usize;
+        advance(&mut owner, 100, &models[newest], &models[UPDATES as usize + 1]).expect("committed");
+        assert_eq!(shown(&memory, &by_number), [own, vec![100]].concat(), "call {call}");
+    }
+}
+
+#[test]
+fn image_that_is_committed_during_a_claim_is_seen_by_the_claimer() {
+    let mut committed_between = 0;
+    for call in 1..40 {
+        let (memory, models, by_number) = scene();
+        let mut old = images_of(memory.clone(), &clock(), 1, 1).claim("one", NOW, &never()).expect("claimed");
+        (1..=4).for_each(|number| {
+            advance(&mut old, number, &models[number as usize - 1], &models[number as usize])
+                .map(drop)
+                .expect("committed");
+        });
+        let gate = Gate::new(&memory, None);
+        let outcome = Arc::new(Mutex::new(None));
+        let visit = {
+            let (models, outcome) = (models.clone(), outcome.clone());
+            Box::new(move || *outcome.lock() = Some(advance(&mut old, 5, &models[4], &models[5])))
+        };
+        *gate.visit.lock() = Some((call, visit));
+        let mut owner = images_of(gate.clone(), &clock(), 1, 2).claim("two", NOW, &never()).expect("claimed");
+        let newest = owner.newest().map_or(0, |newest| newest.number);
+        match outcome.lock().take() {
+            Some(Ok(_)) => assert_eq!(newest, 5, "call {call}"),
+            Some(Err(error)) => assert!(error.is_fenced(), "call {call}: {error}"),
+            None => break,
+        }
+        committed_between += u32::from(newest == 5);
+        advance(&mut owner, 100, &models[newest as usize], &models[UPDATES as usize + 1]).expect("committed");
+        let expected: Vec<u64> = (1..=newest).chain([100]).collect();
+        assert_eq!(shown(&memory, &by_number), expected, "call {call}");
+    }
+    assert!(committed_between > 1);
+}
+
+/// Calls again what failed once.
+fn twice<T>(mut call: impl FnMut() -> Result<T, ImagesError>) -> T {
+    call().or_else(|error| if error.is_fenced() { Err(error) } else { call() }).expect("the second time")
+}
+
+#[test]
+fn answer_that_is_lost_is_found_out_by_a_repeat() {
+    for call in 1..=calls() {
+        let (memory, models, by_number) = scene();
+        let images = images_of(Gate::new(&memory, Some((call, Fate::Lost))), &clock(), 1, 1);
+        // An epoch whose claim was lost has no owner, and the next claim continues past it.
+        let mut owner = twice(|| images.claim("one", NOW, &never()));
+        for number in 1..=UPDATES {
+            let (base, target) = (&models[number as usize - 1], &models[number as usize]);
+            let label = label(number, NOW);
+            let newest = owner.newest().map(|newest| newest.id);
+            let update = twice(|| owner.begin(newest, label.id, &never()));
+            twice(|| put_changed(&update, base, target));
+            twice(|| owner.commit(&update, label, &content(number), NOW, &never()));
+            if number == 3 || number == 6 {
+                twice(|| owner.expire(&ONE, NOW, &never()));
+                twice(|| owner.sweep(Duration::ZERO, NOW, &never()));
+                twice(|| owner.sweep_orphans(Orphans::All, Duration::ZERO, NOW, &never()));
+            }
+        }
+        assert_eq!(shown(&memory, &by_number), [6, 7], "call {call}");
+    }
+}

@@ -1,5 +1,5 @@
-//! A store that changes, swaps, cuts, replays and deletes objects: no wrong byte is ever served, and
-//! the object is named.
+//! A store that changes, swaps, cuts, replays and deletes objects: no wrong byte is ever served,
+//! and the object is named.
 
 use super::*;
 use crate::dumps::KeepDumps;
@@ -230,4 +230,38 @@ fn another_volume_and_a_newer_version_are_refused() {
     let other =
         BucketImages::open(scene.memory.clone(), Arc::new(Alone), VolumeId([8; 16]), None, Rng::new(1));
     assert!(other.images(&never()).expect("a list").is_empty());
+}
+
+#[test]
+fn region_of_the_same_name_with_other_blocks_is_detected_and_named() {
+    use super::super::names::parse_region;
+    use super::super::region::RegionHeader;
+    let scene = scene();
+    let mut forged_any = false;
+    for name in needed(&scene).iter().filter(|name| name.as_str().contains("/region/")) {
+        let (region, at) = parse_region(name).expect("a region");
+        let bytes = scene.memory.raw(name).expect("an object");
+        let header = RegionHeader::parse(&bytes, VOLUME).expect("a header");
+        // As another Cairn would write it there: every checksum is right, and so is the length.
+        let mut forged = header.clone();
+        let first = usize::try_from(header.frame_at(0)).expect("short");
+        let mut frames = bytes[first..].to_vec();
+        let mut at_frame = 0;
+        for frame in forged.frames.iter_mut().filter(|frame| frame.blocks != 0) {
+            let stored = &mut frames[at_frame..at_frame + frame.length as usize];
+            at_frame += frame.length as usize;
+            if stored.len().is_multiple_of(BLOCK_SIZE) {
+                stored.fill(0x77);
+                frame.digest = cairn_base::Checksum::of(stored);
+            }
+        }
+        if forged == header {
+            continue;
+        }
+        forged_any = true;
+        let object = [forged.write(VOLUME), frames].concat();
+        assert_eq!((object.len(), region, at), (bytes.len(), header.region, header.at));
+        assert_detected(&with(&scene, name, Some(object.into())), name, "written anew");
+    }
+    assert!(forged_any);
 }

@@ -1,5 +1,5 @@
-//! A life of two machines at one bucket whose store fails, loses answers, does things late and lists
-//! late. From a seed; a failure names it.
+//! A life of two machines at one bucket whose store fails, loses answers, does things late and
+//! lists late. From a seed; a failure names it.
 //!
 //! After each step: every image in the list reads byte for byte as the model says; every committed
 //! image that has not expired is in the list, in order; no owner commits after a later claim was
