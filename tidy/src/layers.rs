@@ -9,6 +9,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["sim", "suite", "tidy", "bench", "conformance", "fuzz/targets"],
     &["crates/cli"],
     &["crates/server"],
+    &["crates/web"],
     &["crates/api"],
     &["crates/frontend/nbd", "crates/frontend/iscsi", "crates/frontend/fuse"],
     &["crates/frontend/session", "crates/frontend/fuse-ring"],

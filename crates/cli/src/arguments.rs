@@ -17,6 +17,7 @@ mod restore;
 mod service;
 mod state;
 mod trace;
+mod web;
 
 pub use bucket::{AddBucket, Bucket};
 pub use device::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
@@ -33,6 +34,7 @@ pub use trace::{
     AnalyseTrace, GenerateTrace, ImportTrace, PlacementName, PlanTrace, RecordTrace, ReplayTrace, Trace,
     TraceInput, Workload,
 };
+pub use web::Web;
 
 /// Serve volumes that keep their past, and mirror them to another server
 #[derive(Debug, Parser)]
@@ -93,6 +95,8 @@ pub enum Command {
     Restore(Restore),
     /// Show volumes, exports, mirrors, and problems with their remedies
     Status,
+    /// Open the web page of the server on this machine
+    Web(Web),
     /// Show clients, mirrors and background work live; `q` quits
     Top {
         /// Print one screen and exit; default without a terminal

@@ -25,6 +25,7 @@ mod status;
 mod top;
 pub mod trace;
 mod volume;
+mod web;
 
 pub use mirror::unknown as unknown_to_check;
 pub use volume::segment;
@@ -42,6 +43,7 @@ use crate::output::{Output, json, note_line, print_besides, print_if_read};
 pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
         Command::Status => status::run(client, output),
+        Command::Web(asked) => web::run(&asked, client, output),
         Command::Top { once } => top::run(once, client, output),
         Command::State(command) => state::run(command, client, output),
         Command::Volume(command) => volume::run(command, client, output),

@@ -435,7 +435,10 @@ fn next_steps(program: &Path, dir: &Path) -> String {
          nbdinfo 'nbd+unix:///vol0/disk?socket={destination}/nbd.sock'\n  \
          {cairn} status --data {source}\nto end them and remove everything:\n  \
          kill $({cairn} status --json --data {source} | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/') \
-         $({cairn} status --json --data {destination} | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/'); rm -r {}",
+         $({cairn} status --json --data {destination} | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/'); rm -r {}\n\
+         to open their web pages:\n  \
+         {cairn} web --data {source}\n  \
+         {cairn} web --data {destination}",
         dir.display()
     )
 }

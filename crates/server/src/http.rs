@@ -126,6 +126,7 @@ pub(crate) async fn serve(
     };
     // Made once: served as it is, a router is made anew, all of it, for each connection, and
     // `cairn` opens one for each thing that it asks.
+    let clock = server.clock.clone();
     let router = router(server);
     let control = guests::Door::open(control, budgets.control);
     let local = axum::serve(control, router.clone().into_make_service());
@@ -134,11 +135,15 @@ pub(crate) async fn serve(
     if let Some((listener, token)) = tcp {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
+        let bearer = auth::Bearer::new(token, clock);
         let guarded = router
             .layer(axum::middleware::from_fn(drills::refuse_commands))
             .layer(axum::middleware::from_fn(mounts::refuse_from_afar))
             .layer(axum::middleware::from_fn(devices::refuse_paths))
-            .layer(axum::middleware::from_fn_with_state(auth::Bearer::new(token), auth::demand_token))
+            .layer(axum::middleware::from_fn_with_state(bearer.clone(), auth::demand_token));
+        let guarded = cairn_web::routes(bearer.page())
+            .layer(axum::middleware::from_fn(auth::introduce))
+            .fallback_service(guarded)
             // Who is turned away hears of it as well: else that looks like a server of another
             // version.
             .layer(axum::middleware::map_response(tell_version));

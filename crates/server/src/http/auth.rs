@@ -1,13 +1,15 @@
-//! The bearer token of the API over TCP.
+//! The bearer token of the API over TCP, and the sessions of browsers that have shown it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::HeaderValue;
 use axum::http::header::{AUTHORIZATION, CONNECTION};
+use axum::http::{HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use cairn_base::Clock;
+use cairn_web::{Page, Visitor};
 use subtle::ConstantTimeEq;
 
 use super::guests::TokenSeen;
@@ -18,21 +20,45 @@ use crate::http::answer::Refusal;
 /// How long a refusal takes.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a request must carry.
+/// What a request must carry: the token, or what a browser has that signed in with it.
 #[derive(Clone)]
-pub(crate) struct Bearer(Arc<str>);
+pub(crate) struct Bearer {
+    token: Arc<str>,
+    page: Arc<Page>,
+}
 
 impl Bearer {
-    pub(crate) fn new(token: String) -> Self {
-        Self(token.into())
+    pub(crate) fn new(token: String, clock: Arc<dyn Clock>) -> Self {
+        Self { page: Page::with_token(token.clone(), clock), token: token.into() }
+    }
+
+    /// The web page, with its sign-in.
+    pub(super) fn page(&self) -> Arc<Page> {
+        self.page.clone()
     }
 }
 
-/// Lets a request through when it carries the token; the comparison takes the same time wherever it
-/// differs. Without it the connection ends, as there is room for few; with it the connection stays
-/// for as long as its client likes.
+/// Tells the page where a request comes from. A connection on which a browser has signed in has
+/// shown the token.
+pub(super) async fn introduce(
+    ConnectInfo(known): ConnectInfo<TokenSeen>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    request.extensions_mut().insert(Visitor(known.address()));
+    let signs_in = request.method() == Method::POST;
+    let answer = next.run(request).await;
+    if signs_in && answer.status().is_success() {
+        known.note();
+    }
+    answer
+}
+
+/// Lets a request through when it carries the token or has a session; the comparison takes the same
+/// time wherever it differs. Without it the connection ends, as there is room for few; with it the
+/// connection stays for as long as its client likes.
 pub(super) async fn demand_token(
-    State(Bearer(token)): State<Bearer>,
+    State(Bearer { token, page }): State<Bearer>,
     ConnectInfo(known): ConnectInfo<TokenSeen>,
     request: Request,
     next: Next,
@@ -42,7 +68,7 @@ pub(super) async fn demand_token(
         .get(AUTHORIZATION)
         .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "))
         .unwrap_or_default();
-    if given.ct_eq(token.as_bytes()).into() {
+    if bool::from(given.ct_eq(token.as_bytes())) || page.admits(request.headers()) {
         known.note();
         next.run(request).await
     } else {

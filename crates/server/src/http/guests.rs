@@ -104,6 +104,7 @@ impl Guests {
 pub(super) struct TokenSeen {
     guests: Arc<Guests>,
     id: u64,
+    from: Option<IpAddr>,
     is_so: Arc<AtomicBool>,
 }
 
@@ -112,6 +113,11 @@ impl TokenSeen {
     pub(super) fn note(&self) {
         self.guests.know(self.id);
         self.is_so.store(true, Ordering::Release);
+    }
+
+    /// Where the connection comes from; none on a unix socket.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        self.from
     }
 
     fn is_so(&self) -> bool {
@@ -182,7 +188,8 @@ where
                 Err(wait) => sleep(wait.max(Duration::from_millis(1))).await,
             }
         };
-        let known = TokenSeen { guests: self.guests.clone(), id, is_so: Arc::default() };
+        let known =
+            TokenSeen { guests: self.guests.clone(), id, from: address.address(), is_so: Arc::default() };
         let patience = (!self.trusts).then(|| Box::pin(sleep(UNKNOWN_MAX)));
         (Guest { stream, known, patience, end, spoke: false, trusts: self.trusts }, address)
     }

@@ -1,0 +1,77 @@
+// Requests to the server that this page is from.
+
+const KEY = "cairn-key";
+
+/// Longest wait for an answer. A request that a hanging disk holds up must not hold up the page.
+const PATIENCE = 15_000;
+
+/// A refused or failed request, with the words of the server.
+export class Refused extends Error {
+  constructor(status, body) {
+    super(body.message);
+    this.status = status;
+    this.next = body.next;
+    this.kind = body.error;
+  }
+}
+
+async function send(method, path, body, patience) {
+  const end = new AbortController();
+  const timer = setTimeout(() => end.abort(), patience);
+  const headers = { "x-cairn": localStorage.getItem(KEY) ?? "none" };
+  if (body !== undefined) headers["content-type"] = "application/json";
+  try {
+    const options = { method, headers, cache: "no-store", credentials: "same-origin", redirect: "error" };
+    if (body !== undefined) options.body = JSON.stringify(body);
+    const answer = await fetch(path, { ...options, signal: end.signal });
+    const text = await answer.text();
+    let read;
+    try {
+      read = text === "" ? null : JSON.parse(text);
+    } catch {
+      read = { message: `the answer cannot be read (${answer.status})`, next: "reload the page" };
+    }
+    if (!answer.ok) throw new Refused(answer.status, read ?? { message: `status ${answer.status}`, next: "" });
+    return read;
+  } catch (error) {
+    if (error instanceof Refused) throw error;
+    const message = end.signal.aborted
+      ? `the server did not answer within ${patience / 1000} s`
+      : "the server cannot be reached";
+    throw new Refused(0, { message, next: "see whether it runs with `cairn status`", error: "unreachable" });
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/// Asks the API. Without a session the page shows the sign-in.
+export async function call(method, path, body, patience = PATIENCE) {
+  try {
+    return await send(method, path, body, patience);
+  } catch (error) {
+    if (error.status === 401) document.dispatchEvent(new Event("cairn-signed-out"));
+    throw error;
+  }
+}
+
+export const get = (path) => call("GET", path);
+export const post = (path, body = null) => call("POST", path, body, 120_000);
+
+/// A name as a part of a path.
+export const segment = (name) => encodeURIComponent(name);
+
+/// How this page is signed in to, and whether it is.
+export const session = () => send("GET", "/session", undefined, PATIENCE);
+
+export async function signIn(secret) {
+  const { key } = await send("POST", "/session", { secret }, PATIENCE);
+  localStorage.setItem(KEY, key);
+}
+
+export async function signOut() {
+  try {
+    await send("DELETE", "/session", undefined, PATIENCE);
+  } finally {
+    localStorage.removeItem(KEY);
+  }
+}

@@ -1,0 +1,253 @@
+// The frame of the page: the session, the view that the address names, and the status of the
+// server, which is asked for again and again while the page is visible.
+
+import { get, session, signIn, signOut } from "./api.js";
+import { h, morphInside, say, withCommands } from "./dom.js";
+import { Exports, Peers } from "./exports.js";
+import { MirrorView } from "./mirror.js";
+import { Overview } from "./overview.js";
+import { VolumeView } from "./volume.js";
+import { count, duration } from "./words.js";
+
+/// Between an answer and the next request, in milliseconds: shorter while a job runs.
+const EVERY = 2000;
+const EVERY_BUSY = 1000;
+
+const main = document.getElementById("main");
+const nav = document.getElementById("views");
+const banner = document.getElementById("banner");
+const leave = document.getElementById("leave");
+
+const app = {
+  status: null,
+  jobs: [],
+  view: null,
+  signedIn: false,
+  problems: null,
+
+  /// Draws the view at the next frame, once however often it is asked.
+  draw() {
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = 0;
+      if (this.signedIn) drawView();
+    });
+  },
+
+  /// Asks for the status now.
+  poll() {
+    clearTimeout(timer);
+    return ask();
+  },
+};
+
+let timer = 0;
+let asking = null;
+let silentSince = 0;
+
+async function ask() {
+  if (asking) return asking;
+  asking = askOnce().finally(() => { asking = null; });
+  return asking;
+}
+
+async function askOnce() {
+  try {
+    [app.status, app.jobs] = await Promise.all([get("/v1/status"), get("/v1/jobs")]);
+    silentSince = 0;
+    banner.replaceChildren();
+    tellProblems();
+    app.view?.update();
+    app.draw();
+  } catch (error) {
+    if (!app.signedIn) return;
+    silentSince ||= Date.now();
+    const since = `since ${duration(Date.now() - silentSince)}`;
+    const what = `${error.message}${app.status ? `; the page shows the last state (${since})` : ""}. `;
+    const line = h("p", { class: "note bad" }, what, error.next ? withCommands(`Next: ${error.next}`) : null);
+    // It is an alert: it is said again only when it begins.
+    if (banner.firstChild) morphInside(banner, [line]);
+    else banner.append(line);
+  } finally {
+    clearTimeout(timer);
+    if (app.signedIn && document.visibilityState === "visible") {
+      const busy = app.jobs.some((job) => job.state === "running");
+      timer = setTimeout(ask, busy ? EVERY_BUSY : EVERY);
+    }
+  }
+}
+
+/// Says it when problems come or go.
+function tellProblems() {
+  const now = app.status.problems.length;
+  if (app.problems !== null && now !== app.problems) say(now === 0 ? "All is well" : count(now, "problem"));
+  app.problems = now;
+}
+
+const ROUTES = [
+  [/^#\/volume\/([^/]+)$/, (name) => new VolumeView(app, name, false)],
+  [/^#\/device\/([^/]+)$/, (name) => new VolumeView(app, name, true)],
+  [/^#\/mirror\/([^/]+)$/, (name) => new MirrorView(app, name)],
+  [/^#\/exports$/, () => new Exports(app)],
+  [/^#\/peers$/, () => new Peers(app)],
+  [/^(#\/?)?$/, () => new Overview(app)],
+];
+
+function route() {
+  for (const [pattern, make] of ROUTES) {
+    const found = pattern.exec(location.hash);
+    if (!found) continue;
+    let name = found[1];
+    try {
+      name = name === undefined ? name : decodeURIComponent(name);
+    } catch {
+      break;
+    }
+    open(make(name));
+    return;
+  }
+  location.replace("#/");
+}
+
+function open(view) {
+  const isFirst = app.view === null;
+  app.view?.stop();
+  app.view = view;
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
+  main.replaceChildren();
+  if (app.status) view.update();
+  drawView();
+  scrollTo(0, 0);
+  if (!isFirst) main.focus({ preventScroll: true });
+}
+
+function drawView() {
+  const { view } = app;
+  if (!view) return;
+  const children = view.render().filter((child) => child);
+  if (children.length === 0) children.push(h("p", { class: "empty" }, "Asking the server …"));
+  morphInside(main, children);
+  view.attach(main);
+  drawFrame();
+}
+
+/// The parts around the view.
+function drawFrame() {
+  const { status, view } = app;
+  const lead = app.problems ? `(${app.problems}) ` : "";
+  document.title = `${lead}${view.title} · Cairn`;
+  nav.hidden = false;
+  leave.hidden = false;
+  const links = [["#/", "Overview"], ["#/exports", "Exports"], ["#/peers", "Peers"]];
+  const here = location.hash || "#/";
+  morphInside(nav, links.map(([href, text]) => h("a", { href, "aria-current": here === href ? "page" : null }, text)));
+  const text = status ? `${status.data} · ${status.version} · up ${duration(status.uptime_ms)}` : "";
+  const server = document.getElementById("server");
+  if (server.textContent !== text) server.textContent = text;
+}
+
+/// The form in which the token is given; or, on the page of `cairn web`, how to get a link.
+function showSignIn(proof, problem) {
+  app.signedIn = false;
+  app.view?.stop();
+  app.view = null;
+  app.status = null;
+  clearTimeout(timer);
+  banner.replaceChildren();
+  nav.hidden = true;
+  leave.hidden = true;
+  document.title = "Sign in · Cairn";
+  document.getElementById("server").textContent = "";
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
+  const error = h("div", { role: "alert", id: "sign-in-error" }, problem ? problemLines(problem) : null);
+  if (proof === "link") {
+    main.replaceChildren(h(
+      "section",
+      { class: "sign-in" },
+      h("h1", {}, "This page needs a link"),
+      error,
+      h("p", {}, withCommands("Run `cairn web` in a terminal, and open the link that it prints. A link works once.")),
+    ));
+    return;
+  }
+  const input = h("input", { id: "token", type: "password", autocomplete: "current-password", required: true, "aria-describedby": "token-hint sign-in-error" });
+  const submit = async (event) => {
+    event.preventDefault();
+    error.replaceChildren();
+    try {
+      await signIn(input.value);
+      await begin();
+    } catch (refused) {
+      error.replaceChildren(...problemLines(refused));
+      input.setAttribute("aria-invalid", "true");
+      input.select();
+      input.focus();
+    }
+  };
+  main.replaceChildren(h(
+    "form",
+    { class: "sign-in", onsubmit: submit },
+    h("h1", {}, "Sign in"),
+    h("p", { class: "field" }, h("label", { for: "token" }, "Token of the API"), input),
+    h("p", { class: "hint", id: "token-hint" }, "It is in the file ", h("code", {}, "http-token"), " of the data directory of the server."),
+    error,
+    h("p", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Sign in")),
+  ));
+  input.focus();
+}
+
+function problemLines(problem) {
+  return [
+    h("p", { class: "note bad" }, `Not signed in: ${problem.message}.`, problem.next ? h("span", {}, " Next: ", withCommands(problem.next), ".") : null),
+  ];
+}
+
+async function begin() {
+  app.signedIn = true;
+  await ask();
+  if (app.signedIn) route();
+}
+
+async function start() {
+  let problem = null;
+  const link = /^#link=([\w-]+)$/.exec(location.hash);
+  if (link) {
+    // The secret must stay neither in the address nor in the history of the browser.
+    history.replaceState(null, "", location.pathname);
+    try {
+      await signIn(link[1]);
+    } catch (error) {
+      problem = error;
+    }
+  }
+  try {
+    const { proof, signed_in: signedIn } = await session();
+    if (signedIn) await begin();
+    else showSignIn(proof, problem);
+  } catch (error) {
+    main.replaceChildren(h("p", { class: "note bad" }, `${error.message}. `, withCommands(error.next)));
+    setTimeout(start, EVERY);
+  }
+}
+
+document.addEventListener("cairn-signed-out", async () => {
+  if (!app.signedIn) return;
+  app.signedIn = false;
+  const { proof } = await session().catch(() => ({ proof: "token" }));
+  showSignIn(proof, { message: "the session has ended", next: null });
+});
+document.addEventListener("visibilitychange", () => {
+  if (document.visibilityState === "visible" && app.signedIn) ask();
+  else clearTimeout(timer);
+});
+addEventListener("hashchange", () => {
+  if (/^#link=/.test(location.hash)) start();
+  else if (app.signedIn && (location.hash === "" || location.hash.startsWith("#/"))) route();
+});
+document.getElementById("skip").addEventListener("click", () => main.focus());
+leave.addEventListener("click", async () => {
+  await signOut().catch(() => {});
+  const { proof } = await session().catch(() => ({ proof: "token" }));
+  showSignIn(proof, null);
+});
+start();

@@ -1,0 +1,303 @@
+// A mirror: both sides, its lag, its transfers, and what a failover would do and lose.
+
+import { get, post, call, segment } from "./api.js";
+import { actionButton } from "./dialog.js";
+import { bar, facts, h, section, table, withCommands } from "./dom.js";
+import { jobTable, toneOf } from "./overview.js";
+import { ago, count, duration, interval, plain, size, stamp } from "./words.js";
+
+/// Looks at the lag that the curve keeps: half an hour of them.
+const LOOKS = 900;
+
+/// The lag of each mirror since this page was opened.
+const lags = new Map();
+
+export class MirrorView {
+  constructor(app, name) {
+    this.app = app;
+    this.name = name;
+    this.refresh = () => this.app.poll();
+  }
+
+  get title() {
+    return `Mirror ${this.name}`;
+  }
+
+  stop() {}
+
+  attach() {}
+
+  update() {
+    const { mirror } = this;
+    if (!mirror || mirror.lag_ms === null) return;
+    const kept = lags.get(this.name) ?? [];
+    kept.push({ at: Date.now(), lag: mirror.lag_ms });
+    lags.set(this.name, kept.slice(-LOOKS));
+  }
+
+  get mirror() {
+    return this.app.status?.mirrors.find((mirror) => mirror.name === this.name) ?? null;
+  }
+
+  get path() {
+    return `/v1/mirrors/${segment(this.name)}`;
+  }
+
+  render() {
+    const { mirror, name } = this;
+    if (!this.app.status) return [];
+    if (!mirror) return [h("h1", {}, name), h("p", { class: "note bad" }, `There is no mirror ${name} here. `, h("a", { href: "#/" }, "All mirrors"))];
+    const tone = toneOf(mirror);
+    const follows = mirror.role === "destination";
+    const moves = ["transferring", "transferring-baseline", "stalled", "catching-up"].includes(mirror.state);
+    return [
+      h("h1", { "data-key": "title" }, `Mirror ${name} `, h("span", { class: `state ${tone}` }, plain(mirror.state))),
+      h(
+        "div",
+        { class: `verdict ${tone}`, "data-key": "why" },
+        h("p", {}, mirror.reason),
+        mirror.remedy && h("p", { class: "next" }, "Next: ", withCommands(mirror.remedy)),
+        mirror.problem && h("p", { class: "next" }, `The last update failed: ${mirror.problem.message}`),
+      ),
+      sides(mirror),
+      lagPart(mirror),
+      h(
+        "p",
+        { class: "buttons", "data-key": "actions" },
+        follows && actionButton("Update now …", () => this.updateNow()),
+        follows && moves && actionButton("Abort …", () => this.abort()),
+        actionButton("Verify …", () => this.verify()),
+        follows && (mirror.paused
+          ? actionButton("Resume …", () => this.pause(false))
+          : actionButton("Pause …", () => this.pause(true))),
+        follows && actionButton("Rehearse a failover …", () => this.failover(false)),
+        follows && actionButton("Fail over …", () => this.failover(true), { danger: true }),
+        h("a", { class: "button", href: `#/volume/${encodeURIComponent(name)}` }, "Time line"),
+      ),
+      section("Transfers", transfers(mirror)),
+      section("Settings", settings(mirror)),
+      section("Proof", this.proof(mirror)),
+      section("Jobs", jobTable(this.app.jobs, this.app, name)),
+    ];
+  }
+
+  proof(mirror) {
+    const { verified } = mirror;
+    const drill = this.app.status.drills.find((found) => found.mirror === this.name);
+    const last = drill?.last;
+    return facts([
+      ["Verified", verified
+        ? `${ago(verified.started_ms)}: ${size(verified.compared_bytes)} compared, ${verified.differences_total === 0 ? "no difference" : count(verified.differences_total, "difference")}`
+        : withCommands(`never; \`cairn mirror verify ${this.name}\``)],
+      ["Drill", last
+        ? `${plain(last.outcome)} ${ago(last.at_ms)}, recovery took ${duration(last.recovery_ms)}`
+        : withCommands(`never; \`cairn mirror drill ${this.name} --probe COMMAND\``)],
+      ["Locked snapshots", mirror.locked > 0 ? `${mirror.locked}${mirror.locked_until_ms ? `, the last until ${stamp(mirror.locked_until_ms)}` : ""}` : "none"],
+      ["Repaired", mirror.mended_here + mirror.mended_there > 0 ? `${mirror.mended_here} blocks here, ${mirror.mended_there} at the source` : null],
+    ]);
+  }
+
+  updateNow() {
+    return {
+      title: `Update ${this.name}`,
+      words: async () => {
+        const price = await get(`${this.path}/update`);
+        return [
+          price.base_known
+            ? `The source has changed ${size(price.changed_bytes)} since the image here. A full copy is ${size(price.full_bytes)}.`
+            : `The source does not know what changed since the image here: up to ${size(price.changed_bytes)} are compared or sent.`,
+          price.kept_bytes > 0 ? `${size(price.kept_bytes)} came with an update that was cut, and are kept.` : null,
+          `The mirror lags ${duration(price.lag_ms)}.`,
+        ];
+      },
+      line: () => `cairn mirror update ${this.name}`,
+      verb: "Update",
+      run: async () => {
+        await post(`${this.path}/update`, {});
+        return "The update runs; the table of jobs shows its progress.";
+      },
+      after: this.refresh,
+    };
+  }
+
+  abort() {
+    return {
+      title: `Abort the update of ${this.name}`,
+      words: () => ["The running update ends. What it brought is there for the next one."],
+      line: () => `cairn mirror abort ${this.name}`,
+      verb: "Abort",
+      run: async () => {
+        const done = await post(`${this.path}/abort`);
+        return done.was_running ? `The update ended; ${size(done.kept_bytes)} of it are kept.` : "No update ran.";
+      },
+      after: this.refresh,
+    };
+  }
+
+  verify() {
+    return {
+      title: `Verify ${this.name}`,
+      words: () => ["Both sides compare the checksums of all blocks, and repair what is damaged on one side. Clients are served meanwhile."],
+      line: () => `cairn mirror verify ${this.name}`,
+      verb: "Verify",
+      run: async () => {
+        await post(`${this.path}/verify`, {});
+        return "The comparison runs; the table of jobs shows its progress.";
+      },
+      after: this.refresh,
+    };
+  }
+
+  pause(paused) {
+    return {
+      title: paused ? `Pause ${this.name}` : `Resume ${this.name}`,
+      words: () => [paused
+        ? "No update begins, and one that runs is aborted. The lag grows until you resume the mirror."
+        : "Updates begin again by the schedule."],
+      line: () => `cairn mirror ${paused ? "pause" : "resume"} ${this.name}`,
+      verb: paused ? "Pause" : "Resume",
+      run: async () => {
+        await call("PATCH", this.path, { paused });
+        return paused ? `${this.name} is paused.` : `${this.name} follows its source again.`;
+      },
+      after: this.refresh,
+    };
+  }
+
+  /// A failover, or a rehearsal of it, which asks the same question and does nothing.
+  failover(really) {
+    const { name, mirror } = this;
+    const asked = (dry) => post(`${this.path}/failover`, { dry_run: dry });
+    return {
+      title: really ? `Fail over to ${name}` : `Rehearsal: fail over to ${name}`,
+      words: async () => {
+        const would = await asked(true);
+        return [
+          really ? null : "Nothing is done. A failover now would do this:",
+          `1. Updates of ${name} end, and it takes writes as it is at ${would.image ?? "no image"}${would.image_ms ? `, of ${stamp(would.image_ms)}` : ""}.`,
+          `2. Lost: ${loss(would)}.`,
+          would.discarded_bytes > 0 ? `3. ${size(would.discarded_bytes)} of an unfinished update are discarded.` : null,
+          "The source is not asked. It is notified when it answers; stop its clients first if it still runs.",
+          `After it, connect the clients to the LUNs here: \`cairn lun list ${name}\``,
+          `When the old source is back, this makes it follow, there: \`cairn mirror resync ${mirror.source_volume}\``,
+        ];
+      },
+      typed: really ? name : undefined,
+      line: () => `cairn mirror failover ${name}${really ? "" : " -n"}`,
+      verb: really ? "Fail over" : undefined,
+      run: async () => {
+        const done = await asked(false);
+        return [
+          `${name} takes writes now, and follows no source.`,
+          `Lost: ${loss(done)}.`,
+          `Next: connect the clients to its LUNs: \`cairn lun list ${name}\``,
+        ];
+      },
+      after: this.refresh,
+    };
+  }
+}
+
+function loss(outcome) {
+  const within = outcome.lost_ms === null ? "(unknown time)" : duration(outcome.lost_ms);
+  const most = `at most the writes of the last ${within}`;
+  if (outcome.lost_bytes === null || outcome.silent_ms === null) return most;
+  return `${most}; ${size(outcome.lost_bytes)} were waiting ${duration(outcome.silent_ms)} ago`;
+}
+
+function sides(mirror) {
+  const follows = mirror.role === "destination";
+  const side = (title, name, lines) => h("div", { class: "side" }, h("p", { class: "hint" }, title), h("p", {}, h("strong", {}, name)), lines.filter(Boolean).map((line) => h("p", {}, line)));
+  return h(
+    "div",
+    { class: "sides", "data-key": "sides" },
+    side(follows ? "Source" : "Other side", mirror.source_volume, [
+      mirror.source_address,
+      mirror.silent_ms === null ? "not heard of yet" : `heard ${duration(mirror.silent_ms)} ago`,
+    ]),
+    h("p", { class: "arrow", "aria-label": mirror.direction, role: "img" }, follows ? "→" : "←"),
+    side("Here", mirror.name, [
+      mirror.image ? `shows ${mirror.image}` : "shows no image yet",
+      mirror.image_ms ? `taken ${stamp(mirror.image_ms)}` : null,
+    ]),
+  );
+}
+
+function lagPart(mirror) {
+  const { lag_ms: lag, rpo_ms: rpo } = mirror;
+  const text = lag === null
+    ? "The lag is not known."
+    : mirror.lag_bytes === 0 ? `Nothing had changed at the source ${duration(mirror.silent_ms)} ago` : `The mirror lags ${duration(lag)}`;
+  const limit = rpo ? `; it may lag ${interval(rpo)} (RPO)` : "; no RPO is set";
+  const bytes = mirror.lag_bytes ? `: ${size(mirror.lag_bytes)} of changes are not here` : "";
+  return h(
+    "div",
+    { class: "lag", "data-key": "lag" },
+    h("p", {}, lag === null ? text : `${text}${bytes}${limit}.`),
+    rpo && lag !== null ? bar(lag, Math.max(rpo, lag), `lag ${duration(lag)} of ${interval(rpo)}`, mirror.over_rpo) : null,
+    curve(lags.get(mirror.name) ?? [], rpo),
+  );
+}
+
+/// The lag since this page was opened, as a curve.
+function curve(looks, rpo) {
+  if (looks.length < 10) return null;
+  const [width, height] = [600, 60];
+  const [first, last] = [looks[0].at, looks[looks.length - 1].at];
+  const most = Math.max(rpo ?? 0, ...looks.map((look) => look.lag), 1);
+  const x = (at) => ((at - first) / Math.max(1, last - first)) * width;
+  const y = (lag) => height - 2 - (lag / most) * (height - 4);
+  const points = looks.map((look) => `${x(look.at).toFixed(1)},${y(look.lag).toFixed(1)}`).join(" ");
+  const make = (tag, attributes) => {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    return element;
+  };
+  const words = `Lag of the last ${duration(last - first)}: now ${duration(looks[looks.length - 1].lag)}, at most ${duration(Math.max(...looks.map((look) => look.lag)))}`;
+  const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, class: "curve", role: "img", "aria-label": words, preserveAspectRatio: "none" });
+  if (rpo) svg.append(make("line", { x1: 0, x2: width, y1: y(rpo), y2: y(rpo), class: "limit" }));
+  svg.append(make("polyline", { points }));
+  return h("div", {}, svg, h("p", { class: "hint" }, words, "."));
+}
+
+function transfers(mirror) {
+  const { last, session } = mirror;
+  const row = last && {
+    key: "last",
+    cells: [
+      last.snapshot ?? "-",
+      last.complete ? (last.up_to_date ? "nothing had changed" : "done") : "not done",
+      stamp(last.started_ms),
+      duration(last.duration_ms),
+      size(last.changed_bytes),
+      size(last.sent_bytes),
+      size(Math.max(0, last.full_bytes - last.sent_bytes)),
+      size(last.kept_bytes),
+    ],
+  };
+  const columns = ["Last", "State", "Began", ["Took", "n"], ["Changed", "n"], ["Sent", "n"], ["Saved", "n"], ["Kept", "n"]];
+  return h(
+    "div",
+    {},
+    table("The last update", columns, row ? [row] : [], "no update has run"),
+    facts([
+      ["Next update", mirror.continuous ? "follows continuously" : mirror.paused ? "paused" : mirror.next_ms ? `${ago(mirror.next_ms)}, ${stamp(mirror.next_ms)}` : "on request"],
+      ["All updates", `${mirror.updates.toLocaleString("en")}, ${size(mirror.sent_bytes)} sent`],
+      ["Connected", session ? `since ${stamp(session.since_ms)}, ${count(session.steps, "image")}` : null],
+    ]),
+  );
+}
+
+function settings(mirror) {
+  const when = mirror.cron ? `${mirror.cron} ${mirror.zone ?? "UTC"}` : mirror.continuous ? "continuous" : mirror.every_ms ? `every ${interval(mirror.every_ms)}` : "on request";
+  return facts([
+    ["Schedule", when],
+    ["RPO", mirror.rpo_ms ? interval(mirror.rpo_ms) : "none"],
+    ["Rate limit", mirror.limit ? `${mirror.limit}${mirror.limit_now_bytes ? `, now ${size(mirror.limit_now_bytes)}/s` : ""}` : "none"],
+    ["Connections", String(mirror.connections)],
+    ["Compression", mirror.compress],
+    ["Lock", mirror.lock_ms ? duration(mirror.lock_ms) : "none"],
+    ["Base snapshot", mirror.hold ? "held at the source" : "not held"],
+    ["Change it", withCommands(`\`cairn mirror set ${mirror.name} --rpo 15m\``)],
+  ]);
+}

@@ -1,0 +1,229 @@
+//! Who gets a session, and which requests have one.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::header::{CACHE_CONTROL, COOKIE, HOST, ORIGIN, RETRY_AFTER, SET_COOKIE};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::response::{IntoResponse, Response};
+use cairn_api::{ErrorBody, ErrorKind};
+use cairn_base::Clock;
+use serde::{Deserialize, Serialize};
+
+use crate::SIGN_IN_MAX;
+use crate::links::{Link, Tries};
+use crate::sessions::{Sessions, same};
+
+/// The header with the key of a session. A form or a script of another site cannot send it.
+const KEY: HeaderName = HeaderName::from_static("x-cairn");
+
+/// What a browser says of the page that has a request made.
+const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// How long the answer to a wrong secret takes.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long the link of `cairn web` works.
+pub(crate) const LINK_MAX: Duration = Duration::from_secs(600);
+
+/// A session that is not used for so long ends. A page that is open and visible uses it.
+const IDLE_MAX: Duration = Duration::from_secs(1800);
+
+/// The same for `cairn web`, whose user has no secret to sign in with again.
+const IDLE_LOCAL_MAX: Duration = AGE_MAX;
+
+/// A session ends after so long.
+const AGE_MAX: Duration = Duration::from_secs(12 * 3600);
+
+/// What a browser needs for a session.
+enum Proof {
+    /// The token of the API.
+    Token(String),
+    /// A link that works once.
+    Link(Link),
+}
+
+/// Where a request comes from: an extension of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Visitor(pub Option<IpAddr>);
+
+/// The sessions of the page on one listener.
+pub struct Page {
+    proof: Proof,
+    sessions: Sessions,
+    tries: Tries,
+    clock: Arc<dyn Clock>,
+}
+
+/// What the page asks first.
+#[derive(Serialize)]
+struct Shown {
+    /// `token` or `link`: what a sign-in takes.
+    proof: &'static str,
+    /// The request has a session.
+    signed_in: bool,
+}
+
+/// A sign-in.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SignIn {
+    secret: String,
+}
+
+/// What a sign-in brings, beside the cookie.
+#[derive(Serialize)]
+struct SignedIn {
+    key: String,
+}
+
+impl Page {
+    /// A page whose sign-in takes this token.
+    pub fn with_token(token: String, clock: Arc<dyn Clock>) -> Arc<Self> {
+        Arc::new(Self::new(Proof::Token(token), IDLE_MAX, clock))
+    }
+
+    /// A page that one browser can open, by the secret that is the second part of the answer.
+    pub fn with_link(clock: Arc<dyn Clock>) -> (Arc<Self>, String) {
+        let (link, secret) = Link::new(clock.monotonic() + LINK_MAX);
+        (Arc::new(Self::new(Proof::Link(link), IDLE_LOCAL_MAX, clock)), secret)
+    }
+
+    fn new(proof: Proof, idle_max: Duration, clock: Arc<dyn Clock>) -> Self {
+        Self { proof, sessions: Sessions::new(idle_max, AGE_MAX), tries: Tries::default(), clock }
+    }
+
+    /// Whether a request has a session, and comes from this page.
+    pub fn admits(&self, headers: &HeaderMap) -> bool {
+        let key = headers.get(KEY).and_then(|key| key.to_str().ok());
+        match (cookie(headers), key) {
+            (Some(cookie), Some(key)) if is_from_page(headers) => {
+                self.sessions.admits(cookie, key, self.clock.monotonic())
+            }
+            _ => false,
+        }
+    }
+
+    fn accepts(&self, secret: &str) -> bool {
+        match &self.proof {
+            Proof::Token(token) => same(token, secret),
+            Proof::Link(link) => link.take(secret, self.clock.monotonic()),
+        }
+    }
+}
+
+/// Whether a browser sent the request for a script of this page. A program that is no browser sends
+/// neither header, and is judged by its secrets alone.
+fn is_from_page(headers: &HeaderMap) -> bool {
+    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let site = text(SITE).is_none_or(|site| site == "same-origin");
+    let origin = text(ORIGIN).is_none_or(|origin| {
+        let authority = origin.split_once("://").map(|(_, authority)| authority);
+        authority.is_some() && authority == text(HOST)
+    });
+    site && origin
+}
+
+/// The name of the cookie. Browsers send a cookie to every port of a machine, so each port has a
+/// name of its own.
+fn cookie_name(headers: &HeaderMap) -> String {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let port = host.rsplit_once(':').map(|(_, port)| port);
+    let port = port.filter(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()));
+    format!("cairn-{}", port.unwrap_or("session"))
+}
+
+/// The value of the cookie.
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let name = cookie_name(headers);
+    let all = headers.get_all(COOKIE).into_iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = all.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
+}
+
+/// A header that sets the cookie. Over TLS, which a proxy in front of the server adds, the browser
+/// is told to send it over TLS only.
+fn set_cookie(headers: &HeaderMap, value: &str, age: Option<u64>) -> String {
+    let name = cookie_name(headers);
+    let is_tls = headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
+    let secure = if is_tls { "; Secure" } else { "" };
+    let age = age.map(|age| format!("; Max-Age={age}")).unwrap_or_default();
+    format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{age}")
+}
+
+/// How a browser can sign in, and whether it has.
+pub(crate) async fn show(State(page): State<Arc<Page>>, headers: HeaderMap) -> Response {
+    let proof = match page.proof {
+        Proof::Token(_) => "token",
+        Proof::Link(_) => "link",
+    };
+    let shown = Shown { proof, signed_in: page.admits(&headers) };
+    ([(CACHE_CONTROL, "no-store")], Json(shown)).into_response()
+}
+
+/// Begins a session for a browser that has the token or the link.
+pub(crate) async fn sign_in(State(page): State<Arc<Page>>, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let headers = &head.headers;
+    // Another site must not sign a browser in: its user would work in a session of a stranger.
+    if !headers.contains_key(KEY) || !is_from_page(headers) {
+        let next = "open the page at its own address, and sign in there";
+        return refuse(StatusCode::FORBIDDEN, "the sign-in does not come from this page", next);
+    }
+    let from = head.extensions.get::<Visitor>().and_then(|visitor| visitor.0);
+    if let Some(wait) = page.tries.wait(from, page.clock.monotonic()) {
+        let seconds = wait.as_secs() + 1;
+        let next = format!("wait {seconds} s, and sign in with the right one");
+        let what = "too many wrong secrets came from this address";
+        let mut refused = refuse(StatusCode::TOO_MANY_REQUESTS, what, &next);
+        refused.headers_mut().insert(RETRY_AFTER, seconds.into());
+        return refused;
+    }
+    let body = axum::body::to_bytes(body, SIGN_IN_MAX).await.unwrap_or_default();
+    let Ok(asked) = serde_json::from_slice::<SignIn>(&body) else {
+        let next = "reload the page, so that it is of the version of the server";
+        return refuse(StatusCode::BAD_REQUEST, "the sign-in cannot be read", next);
+    };
+    if !page.accepts(asked.secret.trim()) {
+        page.tries.note(from, page.clock.monotonic());
+        tokio::time::sleep(REFUSAL_PAUSE).await;
+        let (what, next) = match page.proof {
+            Proof::Token(_) => (
+                "the token is wrong",
+                "copy the content of DIR/http-token, where DIR is the data directory of the server",
+            ),
+            Proof::Link(_) => (
+                "the link was used, or has expired",
+                "run `cairn web` again for a new link; each link works once, within 10 minutes",
+            ),
+        };
+        return refuse(StatusCode::FORBIDDEN, what, next);
+    }
+    let opened = page.sessions.open(page.clock.monotonic());
+    let cookie = set_cookie(headers, &opened.cookie, None);
+    let told = [(SET_COOKIE, cookie), (CACHE_CONTROL, "no-store".to_owned())];
+    (told, Json(SignedIn { key: opened.key })).into_response()
+}
+
+/// Ends a session.
+pub(crate) async fn sign_out(State(page): State<Arc<Page>>, headers: HeaderMap) -> Response {
+    if !page.admits(&headers) {
+        return refuse(StatusCode::UNAUTHORIZED, "there is no such session", "sign in again");
+    }
+    if let Some(cookie) = cookie(&headers) {
+        page.sessions.close(cookie);
+    }
+    ([(SET_COOKIE, set_cookie(&headers, "", Some(0)))], Json(())).into_response()
+}
+
+/// A refusal, as the API words it.
+pub(crate) fn refuse(status: StatusCode, what: &str, next: &str) -> Response {
+    let body = ErrorBody::new(ErrorKind::Unauthorized, what, next);
+    (status, [(CACHE_CONTROL, "no-store")], Json(body)).into_response()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! The web page of a server: its files, and the sessions of browsers.
+//!
+//! The page is a client of the HTTP API like the command line. A browser signs in once, with the
+//! token of the API or with a link that works once. It then has a session: a cookie that scripts
+//! cannot read, and a key that only scripts of this page can read. Each request of a session needs
+//! both. Another site cannot send the key, and another program on a port of the same machine, which
+//! gets the cookies of all ports, does not have it.
+
+mod files;
+mod guard;
+mod links;
+mod local;
+mod sessions;
+
+pub use guard::{Page, Visitor};
+pub use local::{LocalPage, Target, serve_local};
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+/// What the page may load and do: its own files, and nothing else.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+                      connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
+
+/// Longest body of a sign-in, in bytes.
+const SIGN_IN_MAX: usize = 4 << 10;
+
+/// The headers of every answer of the page, also of refusals.
+const HEADERS: [(HeaderName, &str); 6] = [
+    (CONTENT_SECURITY_POLICY, POLICY),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "no-referrer"),
+    (X_FRAME_OPTIONS, "DENY"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
+
+/// The page at `/` and its files below `/page/`, which anyone may read, and the sign-in at
+/// `/session`.
+pub fn routes(page: Arc<Page>) -> Router {
+    Router::new()
+        .route("/", get(index))
+        .route("/page/{file}", get(file))
+        .route("/session", get(guard::show).post(guard::sign_in).delete(guard::sign_out))
+        .layer(DefaultBodyLimit::max(SIGN_IN_MAX))
+        .layer(axum::middleware::map_response(with_headers))
+        .with_state(page)
+}
+
+async fn with_headers(mut response: Response) -> Response {
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+async fn index(State(_): State<Arc<Page>>, headers: HeaderMap) -> Response {
+    send(files::find("index.html"), &headers)
+}
+
+async fn file(State(_): State<Arc<Page>>, Path(name): Path<String>, headers: HeaderMap) -> Response {
+    send(files::find(&name), &headers)
+}
+
+/// A file, or that the browser has it: it asks each time, so that a server of another version is
+/// never shown by the files of the one before.
+fn send(file: Option<&'static files::File>, headers: &HeaderMap) -> Response {
+    let Some(file) = file else {
+        return (StatusCode::NOT_FOUND, "there is no such file\n").into_response();
+    };
+    let tag = files::tag(file);
+    let shared = [(ETAG, tag.clone()), (CACHE_CONTROL, "no-cache".to_owned())];
+    let known = headers.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
+    match known {
+        true => (StatusCode::NOT_MODIFIED, shared).into_response(),
+        false => (shared, [(CONTENT_TYPE, file.kind)], file.bytes).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! The page on a loopback address, for a user who may use the control socket.
+//!
+//! It passes requests of a session on to the server, which decides about them as about requests of
+//! the command line.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::Next;
+use axum::response::Response;
+use axum::{Router, middleware};
+use cairn_base::Clock;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::guard::{Page, refuse};
+
+/// The server that requests go to.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// Its control socket.
+    Unix(PathBuf),
+    /// HOST:PORT, with the token.
+    Tcp(String, String),
+}
+
+/// A page that is about to be served.
+pub struct LocalPage {
+    page: Arc<Page>,
+    listener: TcpListener,
+    target: Target,
+    /// What a browser opens; it works once.
+    pub url: String,
+}
+
+impl LocalPage {
+    /// The page on this listener. The listener must have a loopback address.
+    pub fn new(listener: TcpListener, target: Target, clock: Arc<dyn Clock>) -> std::io::Result<Self> {
+        let (page, secret) = Page::with_link(clock);
+        let url = format!("http://{}/#link={secret}", listener.local_addr()?);
+        Ok(Self { page, listener, target, url })
+    }
+}
+
+#[derive(Clone)]
+struct Passing {
+    page: Arc<Page>,
+    target: Target,
+    port: u16,
+}
+
+/// Serves a page until `end` resolves.
+pub async fn serve_local(
+    local: LocalPage,
+    end: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    local.listener.set_nonblocking(true)?;
+    let port = local.listener.local_addr()?.port();
+    let listener = tokio::net::TcpListener::from_std(local.listener)?;
+    let passing = Passing { page: local.page, target: local.target, port };
+    let router = router(passing);
+    axum::serve(listener, router).with_graceful_shutdown(end).await
+}
+
+fn router(passing: Passing) -> Router {
+    let pass = Router::new().fallback(pass).with_state(passing.clone());
+    crate::routes(passing.page.clone())
+        .fallback_service(pass)
+        .layer(middleware::from_fn_with_state(passing, demand_loopback))
+}
+
+/// Refuses a request that names the server otherwise than by its loopback address: the name of
+/// another site may lead here, whose scripts the browser would take for those of this page.
+async fn demand_loopback(State(passing): State<Passing>, request: Request, next: Next) -> Response {
+    if is_loopback(request.headers(), passing.port) {
+        return next.run(request).await;
+    }
+    let what = "the page is not served under this name";
+    refuse(StatusCode::MISDIRECTED_REQUEST, what, "open the address that `cairn web` printed")
+}
+
+fn is_loopback(headers: &HeaderMap, port: u16) -> bool {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    ["127.0.0.1", "localhost", "[::1]"].iter().any(|name| host == format!("{name}:{port}"))
+}
+
+/// Passes a request of a session on.
+async fn pass(State(passing): State<Passing>, request: Request) -> Response {
+    if !passing.page.admits(request.headers()) {
+        let next = "run `cairn web` again, and open the link that it prints";
+        return refuse(StatusCode::UNAUTHORIZED, "there is no such session", next);
+    }
+    match forward(&passing.target, request).await {
+        Ok(response) => response,
+        Err(error) => {
+            let what = format!("the server does not answer: {error}");
+            refuse(StatusCode::BAD_GATEWAY, &what, "see whether it runs with `cairn status`")
+        }
+    }
+}
+
+async fn forward(
+    target: &Target,
+    request: Request,
+) -> Result<Response, Box<dyn std::error::Error + Send + Sync>> {
+    let (head, body) = request.into_parts();
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+    // No header of the browser is passed on: cookies and keys are between it and this page.
+    let mut onward = Request::builder().method(head.method).uri(path).header(HOST, "cairn");
+    if let Some(kind) = head.headers.get(CONTENT_TYPE) {
+        onward = onward.header(CONTENT_TYPE, kind);
+    }
+    match target {
+        Target::Unix(socket) => {
+            let stream = tokio::net::UnixStream::connect(socket).await?;
+            converse(stream, onward.body(body)?).await
+        }
+        Target::Tcp(address, token) => {
+            let stream = tokio::net::TcpStream::connect(address).await?;
+            converse(stream, onward.header(AUTHORIZATION, format!("Bearer {token}")).body(body)?).await
+        }
+    }
+}
+
+async fn converse<S>(
+    stream: S,
+    request: Request,
+) -> Result<Response, Box<dyn std::error::Error + Send + Sync>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    // It ends with the body of the answer.
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "the connection to the server ended");
+        }
+    });
+    let mut response = sender.send_request(request).await?.map(Body::new);
+    response.headers_mut().remove(CONNECTION);
+    response.headers_mut().remove(TRANSFER_ENCODING);
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_names_reach_the_page() {
+        let is = |host: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, host.parse().unwrap());
+            is_loopback(&headers, 7400)
+        };
+        assert!(is("127.0.0.1:7400") && is("localhost:7400") && is("[::1]:7400"));
+        for other in ["evil.example:7400", "127.0.0.1:7401", "127.0.0.1", "127.0.0.1.evil.example:7400", ""] {
+            assert!(!is(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Tests of the page over real sockets, and of its files.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
+
+use cairn_base::ManualClock;
+
+use super::*;
+use crate::files::FILES;
+
+const TOKEN: &str = "a-token-that-is-long-enough-to-be-one";
+
+fn page(clock: &Arc<ManualClock>) -> Arc<Page> {
+    Page::with_token(TOKEN.to_owned(), clock.clone())
+}
+
+/// Serves a router on a port of its own, for as long as the test runs.
+fn serve(router: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    in_background(async move {
+        listener.set_nonblocking(true).unwrap();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        axum::serve(listener, router).await.unwrap();
+    });
+    address
+}
+
+fn in_background(work: impl Future<Output = ()> + Send + 'static) {
+    std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(work);
+    });
+}
+
+/// The answer to one request, as text.
+fn ask(to: SocketAddr, request: &str, headers: &[&str], body: &str) -> String {
+    let mut stream = TcpStream::connect(to).unwrap();
+    let mut text = format!("{request} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+    if !headers.iter().any(|header| header.starts_with("host:")) {
+        text += &format!("host: {to}\r\n");
+    }
+    headers.iter().for_each(|header| text += &format!("{header}\r\n"));
+    write!(stream, "{text}\r\n{body}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn status(answer: &str) -> u16 {
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// The value of a header, or of a field of a JSON body.
+fn part<'a>(answer: &'a str, begin: &str, end: char) -> &'a str {
+    let (_, rest) = answer.split_once(begin).unwrap_or_else(|| panic!("no {begin} in {answer}"));
+    rest.split(end).next().unwrap()
+}
+
+/// The headers of the session that a sign-in has begun.
+fn session(answer: &str) -> [String; 2] {
+    assert_eq!(status(answer), 200, "{answer}");
+    let cookie = part(answer, "set-cookie: ", ';');
+    [format!("cookie: {cookie}"), format!("x-cairn: {}", part(answer, "\"key\":\"", '"'))]
+}
+
+fn sign_in(to: SocketAddr, secret: &str) -> String {
+    ask(to, "POST /session", &["x-cairn: none"], &format!("{{\"secret\":\"{secret}\"}}"))
+}
+
+#[test]
+fn files_load_nothing_from_elsewhere_and_have_no_inline_scripts() {
+    for file in FILES {
+        let text = std::str::from_utf8(file.bytes).unwrap().replace("http://www.w3.org/2000/svg", "");
+        let text = text.replace("http://cairn/v1/jobs/", "");
+        assert!(!text.contains("http://") && !text.contains("https://"), "{}", file.name);
+        assert!(!text.contains("innerHTML") && !text.contains("eval("), "{}", file.name);
+    }
+    let index = std::str::from_utf8(files::find("index.html").unwrap().bytes).unwrap();
+    assert!(!index.contains("<style") && !index.contains("style=") && !index.contains(" on"), "{index}");
+    assert_eq!(index.matches("<script").count(), index.matches("<script type=\"module\" src=").count());
+}
+
+#[test]
+fn every_file_that_the_page_names_is_served_and_none_is_left_over() {
+    let mut named = BTreeSet::from(["index.html"]);
+    for file in FILES {
+        let text = std::str::from_utf8(file.bytes).unwrap();
+        named.extend(text.split(" from \"./").skip(1).map(|rest| rest.split('"').next().unwrap()));
+        named.extend(text.split("=\"/page/").skip(1).map(|rest| rest.split('"').next().unwrap()));
+    }
+    let served: BTreeSet<_> = FILES.iter().map(|file| file.name).collect();
+    assert_eq!(named, served);
+}
+
+#[test]
+fn every_answer_has_the_policy_and_a_file_is_sent_once() {
+    let to = serve(routes(page(&Arc::default())));
+    for request in ["GET /", "GET /page/app.js", "GET /page/none.js", "GET /session", "POST /session"] {
+        let answer = ask(to, request, &[], "");
+        assert!(answer.contains(&format!("content-security-policy: {POLICY}\r\n")), "{answer}");
+        assert!(answer.contains("x-content-type-options: nosniff\r\n"), "{answer}");
+        assert!(answer.contains("referrer-policy: no-referrer\r\n"), "{answer}");
+    }
+    let answer = ask(to, "GET /page/app.js", &[], "");
+    assert!(answer.contains("content-type: text/javascript"), "{answer}");
+    let known = format!("if-none-match: {}", part(&answer, "etag: ", '\r'));
+    let again = ask(to, "GET /page/app.js", &[&known], "");
+    assert_eq!(status(&again), 304);
+    assert!(again.ends_with("\r\n\r\n"), "{again}");
+    assert_eq!(status(&ask(to, "GET /page/none.js", &[], "")), 404);
+    assert_eq!(status(&ask(to, "GET /page/..%2fsrc%2flib.rs", &[], "")), 404);
+}
+
+#[test]
+fn session_begins_with_the_token_and_ends_with_the_sign_out() {
+    let to = serve(routes(page(&Arc::default())));
+    assert!(ask(to, "GET /session", &[], "").contains(r#"{"proof":"token","signed_in":false}"#));
+    let wrong = sign_in(to, "wrong");
+    assert_eq!(status(&wrong), 403);
+    assert!(wrong.contains("the token is wrong") && !wrong.contains("set-cookie"), "{wrong}");
+    let [cookie, key] = session(&sign_in(to, TOKEN));
+    let is_in = |headers: &[&str]| ask(to, "GET /session", headers, "").contains("\"signed_in\":true");
+    assert!(is_in(&[&cookie, &key]));
+    assert!(!is_in(&[&cookie]) && !is_in(&[&key]), "one part alone");
+    assert!(!is_in(&[&cookie, &key, "origin: http://evil.example"]));
+    assert!(!is_in(&[&cookie, &key, "sec-fetch-site: cross-site"]));
+    assert_eq!(status(&ask(to, "DELETE /session", &[&cookie], "")), 401);
+    let out = ask(to, "DELETE /session", &[&cookie, &key], "");
+    assert!(status(&out) == 200 && out.contains("Max-Age=0"), "{out}");
+    assert!(!is_in(&[&cookie, &key]));
+}
+
+#[test]
+fn another_site_cannot_sign_a_browser_in() {
+    let to = serve(routes(page(&Arc::default())));
+    let body = format!("{{\"secret\":\"{TOKEN}\"}}");
+    // A form sends no header of its own; a script of another site sends its origin.
+    for headers in [&[][..], &["x-cairn: none", "origin: http://evil.example"]] {
+        let answer = ask(to, "POST /session", headers, &body);
+        assert!(status(&answer) == 403 && !answer.contains("set-cookie"), "{answer}");
+    }
+}
+
+#[test]
+fn wrong_tokens_have_to_wait_and_then_the_right_one_as_well() {
+    let clock = Arc::default();
+    let to = serve(routes(page(&clock)));
+    for _ in 0..5 {
+        assert_eq!(status(&sign_in(to, "wrong")), 403);
+    }
+    let late = sign_in(to, TOKEN);
+    assert!(status(&late) == 429 && late.contains("retry-after: "), "{late}");
+    clock.advance(std::time::Duration::from_secs(60));
+    session(&sign_in(to, TOKEN));
+}
+
+#[test]
+fn too_long_a_sign_in_is_refused() {
+    let to = serve(routes(page(&Arc::default())));
+    let answer = sign_in(to, &"x".repeat(SIGN_IN_MAX));
+    assert!(matches!(status(&answer), 400 | 413), "{answer}");
+}
+
+#[test]
+fn local_page_opens_once_and_passes_on_what_a_session_asks() {
+    let folder = std::env::temp_dir().join(format!("cairn-web-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let socket = folder.join("control.sock");
+    let _ = std::fs::remove_file(&socket);
+    let control = UnixListener::bind(&socket).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    let local = LocalPage::new(listener, Target::Unix(socket), Arc::new(ManualClock::default())).unwrap();
+    let secret = local.url.split_once("/#link=").unwrap().1.to_owned();
+    in_background(async move { serve_local(local, std::future::pending()).await.unwrap() });
+
+    assert_eq!(status(&ask(to, "GET /v1/status", &[], "")), 401);
+    let rebound = ask(to, "GET /", &[&format!("host: evil.example:{}", to.port())], "");
+    assert_eq!(status(&rebound), 421, "{rebound}");
+    assert_eq!(status(&sign_in(to, "wrong")), 403);
+    let [cookie, key] = session(&sign_in(to, &secret));
+    let again = sign_in(to, &secret);
+    assert!(status(&again) == 403 && again.contains("the link was used"), "{again}");
+
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = control.accept().unwrap();
+        let mut taken = Vec::new();
+        while !taken.ends_with(b"{\"name\":\"a\"}") {
+            let mut some = [0; 1024];
+            let count = stream.read(&mut some).unwrap();
+            assert!(count > 0, "the request is cut");
+            taken.extend_from_slice(&some[..count]);
+        }
+        stream.write_all(b"HTTP/1.1 409 Conflict\r\ncontent-length: 4\r\n\r\nbusy").unwrap();
+        String::from_utf8(taken).unwrap()
+    });
+    let headers = [&cookie[..], &key, "content-type: application/json"];
+    let answer = ask(to, "POST /v1/volumes/v/snapshots?a=b", &headers, "{\"name\":\"a\"}");
+    assert!(status(&answer) == 409 && answer.ends_with("busy"), "{answer}");
+    let taken = server.join().unwrap();
+    assert!(taken.starts_with("POST /v1/volumes/v/snapshots?a=b HTTP/1.1\r\n"), "{taken}");
+    assert!(taken.contains("content-type: application/json"), "{taken}");
+    assert!(!taken.contains("cookie") && !taken.contains("x-cairn"), "{taken}");
+    std::fs::remove_dir_all(&folder).unwrap();
+    let gone = ask(to, "GET /v1/status", &[&cookie, &key], "");
+    assert!(status(&gone) == 502 && gone.contains("does not answer"), "{gone}");
+}
