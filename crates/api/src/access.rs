@@ -1,4 +1,4 @@
-//! Who may use an export, and what was agreed on with an iSCSI initiator.
+//! Access to exports, and the parameters negotiated with an iSCSI initiator.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -1,4 +1,4 @@
-//! What a session did lately.
+//! The recent activity of a session.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

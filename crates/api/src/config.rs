@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// What is wrong in a configuration.
+/// A fault in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfigFinding {
     /// The file.
@@ -13,9 +13,9 @@ pub struct ConfigFinding {
     pub line: usize,
     /// The setting, if it is about one.
     pub key: Option<String>,
-    /// What is wrong, in one sentence.
+    /// The fault, in one sentence.
     pub message: String,
-    /// What was probably meant, as it would stand in the file.
+    /// The probably intended line, as it would be in the file.
     pub meant: Option<String>,
 }
 
@@ -24,27 +24,27 @@ pub struct ConfigFinding {
 pub struct Overridden {
     /// The setting.
     pub key: String,
-    /// Where it was said first.
+    /// The file that set it first.
     pub path: PathBuf,
     /// From 1.
     pub line: usize,
-    /// As it stands there.
+    /// As written there.
     pub value: String,
     /// The file that is later, and so holds.
     pub by_path: PathBuf,
     /// From 1.
     pub by_line: usize,
-    /// As it stands there.
+    /// As written there.
     pub by_value: String,
 }
 
-/// What a look at a configuration found.
+/// The result of a check of a configuration.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ConfigCheck {
     /// The files, in the order in which they are read.
     pub files: Vec<PathBuf>,
-    /// What is wrong; a server does not start on it.
+    /// Faults; a server does not start with any.
     pub findings: Vec<ConfigFinding>,
-    /// What is said twice with different values.
+    /// Settings with different values in two places.
     pub overridden: Vec<Overridden>,
 }

@@ -35,9 +35,9 @@ pub enum FloorPolicy {
 pub enum Reduce {
     /// They are stored as they are.
     None,
-    /// What differs from an earlier version of the block is stored, where that is less.
+    /// The difference from an earlier version of the block is stored, if it is smaller.
     Xor,
-    /// What is stored already is not stored again.
+    /// Content that is already stored is not stored again.
     Identical,
     /// Both.
     All,
@@ -395,7 +395,7 @@ impl Instant {
         Self { at_ns: Some(at_ns), ..Self::default() }
     }
 
-    /// So long ago.
+    /// This long ago.
     pub fn ago(by: std::time::Duration) -> Self {
         Self { ago_ns: Some(by.as_nanos().try_into().unwrap_or(u64::MAX)), ..Self::default() }
     }

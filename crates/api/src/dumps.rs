@@ -1,4 +1,4 @@
-//! Files in the API: BSD dumps, and what differs between snapshots.
+//! Files in the API: BSD dumps, and the differences between snapshots.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

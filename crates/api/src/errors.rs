@@ -1,4 +1,4 @@
-//! Errors and problems: what every refused or failed request answers.
+//! Errors and problems: the answer to every refused or failed request.
 
 use std::fmt;
 
@@ -42,7 +42,7 @@ pub enum ErrorKind {
     TooSmall,
     /// The device or destination holds something.
     NotEmpty,
-    /// A checksum failed, or a file is not what it should be.
+    /// A checksum failed, or a file does not have the expected content.
     Damaged,
     /// A volume cannot be opened: its superblocks, its tables or its log are damaged, or its
     /// devices are not there.
@@ -51,8 +51,7 @@ pub enum ErrorKind {
     WrongRole,
     /// Source and destination have no common base.
     Diverged,
-    /// What the source of a mirror sent contradicts what the mirror keeps: it may be in other
-    /// hands.
+    /// Data from the source of a mirror contradicts the mirror: an attacker may control the source.
     Contradicted,
     /// The work was cut off: the server ended.
     Interrupted,

@@ -23,7 +23,7 @@ pub fn name_findings(volume: &Arc<Volume>, name: &str, findings: &[Finding]) -> 
         let Ok(image) = volume.image(snapshot) else { continue };
         let named = luns.readable_in(&image).unwrap_or_default().into_iter();
         names.extend(named.map(|lun| ((snapshot, lun.file), format!("{name}/{}", lun.name))));
-        // Without a tree, or with one that can't be read, there are no paths.
+        // Without a readable tree there are no paths.
         let paths = Tree::of_image(image).map(|tree| tree.paths_of(&files)).unwrap_or_default();
         names.extend(paths.into_iter().map(|(file, path)| ((snapshot, file), shown_path(&path))));
     }
@@ -46,7 +46,7 @@ pub fn file_of(place: Place) -> Option<FileId> {
     }
 }
 
-/// The file that a finding is about, in the state in which it was met.
+/// The file that a finding is about, in the state in which it was found.
 pub fn file_of_finding(finding: &Finding) -> Option<FileIn> {
     let Finding::DamagedBlock { place, snapshot, .. } = finding else { return None };
     Some((Some(*snapshot).filter(|id| id.0 != 0), file_of(*place)?))

@@ -1,4 +1,4 @@
-//! Objects about what mirrors may cost clients.
+//! Objects about the limits on the cost of mirrors for clients.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -1,10 +1,10 @@
-//! Objects about plans from what is written while it is written.
+//! Objects about plans from live recordings of writes.
 
 use cairn_trace::Plan;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// What a plan is for.
+/// The options of a plan.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

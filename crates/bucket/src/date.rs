@@ -14,7 +14,7 @@ pub fn utc(at: Timestamp) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// The instant that a store wrote; fractions of a second are dropped. None for anything else.
+/// The instant that a store wrote; fractions of a second are dropped. None for any other text.
 pub fn parse_utc(text: &str) -> Option<Timestamp> {
     let text = text.trim().strip_suffix('Z').or_else(|| text.trim().strip_suffix("+00:00"))?;
     let (date, time) = text.split_once('T')?;

@@ -42,7 +42,7 @@ const NONCE_ATTRIBUTE: &str = "user.cairn.nonce";
 const LOCK_ATTRIBUTE: &str = "user.cairn.locked-until";
 /// Longest value of an attribute that is ours.
 const ATTRIBUTE_BYTES_MAX: usize = 64;
-/// How often a name is tried whose folder another process removes at the same time.
+/// Attempts at a name whose folder another process removes at the same time.
 const FOLDER_TRIES: usize = 100;
 /// Bytes that are written or copied between two looks at the flag for cancellation.
 const STEP_BYTES: usize = 4 << 20;
@@ -126,8 +126,8 @@ impl Directory {
         }
     }
 
-    /// A new file in `new/`, locked by this process. Another process that sweeps before it is
-    /// locked takes it for a remain; it is then made again.
+    /// A new file in `new/`, locked by this process. If another process sweeps `new/` before the
+    /// lock, it removes the file as a leftover; a new one is then made.
     fn draft(&self) -> io::Result<Draft> {
         for _ in 0..FOLDER_TRIES {
             let number = self.made.fetch_add(1, Ordering::Relaxed);
@@ -308,7 +308,7 @@ impl Directory {
             if text.starts_with('.') {
                 continue;
             }
-            // A folder is ordered as what is in it.
+            // A folder sorts like the objects in it.
             match entry.file_type()? {
                 kind if kind.is_dir() => entries.push((format!("{folder}{text}/"), true)),
                 kind if kind.is_file() => entries.push((format!("{folder}{text}"), false)),

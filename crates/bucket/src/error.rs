@@ -65,7 +65,7 @@ impl Verb {
 /// The trouble with credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CredentialTrouble {
-    /// None were found in the place that was named.
+    /// The named place has no credentials.
     Missing,
     /// The file or variable has them in a form that cannot be read.
     Unreadable,
@@ -73,7 +73,7 @@ pub enum CredentialTrouble {
     Wrong,
     /// They were right until their time ended.
     Expired,
-    /// The machine's role gave none.
+    /// The machine's role gave no credentials.
     NoRole,
 }
 
@@ -86,7 +86,7 @@ pub enum Trouble {
     Credentials(CredentialTrouble),
     /// The credentials are right and have no right to do this.
     Forbidden,
-    /// The store says that the clock of this machine is wrong.
+    /// The store reports that this machine's clock is wrong.
     Clock,
     /// The certificate of the endpoint is not one that this machine trusts.
     Certificate,
@@ -98,7 +98,7 @@ pub enum Trouble {
     Quota,
     /// The store asks for fewer requests, perhaps for this long.
     SlowDown(Option<Duration>),
-    /// There is no such object.
+    /// The object does not exist.
     Missing,
     /// The upload was finished, aborted or removed by the store.
     NoUpload,
@@ -130,12 +130,12 @@ pub enum Trouble {
     Io(Arc<io::Error>),
 }
 
-/// A call that failed: what was asked, of which object, where, and why.
+/// A call that failed: the operation, the object, the store, and the reason.
 #[derive(Debug, Clone)]
 pub struct StoreError {
     /// The kind of the call.
     pub verb: Verb,
-    /// Of which object; none for the whole store.
+    /// The object; none for the whole store.
     pub name: Option<Name>,
     /// Where, as people write it.
     pub place: Arc<str>,
@@ -144,7 +144,7 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// Whether a later try may succeed without anybody doing anything.
+    /// Whether a later try may succeed without an intervention.
     pub fn is_transient(&self) -> bool {
         match &self.trouble {
             Trouble::SlowDown(_) | Trouble::Conflict | Trouble::Unreachable(_) | Trouble::TimedOut => true,
@@ -155,7 +155,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the store may have done what it was asked, or may still do it.
+    /// Whether the store may have executed the request, or may still execute it.
     pub fn is_unclear(&self) -> bool {
         match &self.trouble {
             Trouble::Unreachable(_) | Trouble::TimedOut | Trouble::Cancelled | Trouble::Answer(_) => true,

@@ -12,7 +12,8 @@ pub const PIECE_BYTES_MAX: usize = 64 << 20;
 /// Bytes of each piece but the last. Stores refuse to finish an object with a shorter one.
 pub const PIECE_BYTES_MIN: usize = 5 << 20;
 
-/// Pieces of one object. S3 has no more; an object then ends at 640 GB with the longest pieces.
+/// Pieces of one object. This is the limit of S3: an object has at most 640 GB with the longest
+/// pieces.
 pub const PIECES_MAX: u32 = 10_000;
 
 /// Bytes that one ranged get brings. A longer request is refused, so that memory stays bounded.
@@ -24,7 +25,7 @@ pub const PAGE_OBJECTS_MAX: usize = 1000;
 /// Objects or uploads in a listing that is collected in memory. A longer listing is an error.
 pub const COLLECTED_MAX: usize = 1_000_000;
 
-/// Bytes of an answer that is no object: an error, a list of pieces. A longer answer is an error.
+/// Bytes of an answer without an object: an error, a list of pieces. A longer answer is an error.
 pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Time for a connection to a store, including TLS. Past it the call fails as unreachable.

@@ -11,7 +11,7 @@
 //! [`Habits`]: conditions that are ignored, two winners of one name, nonces that are dropped, locks
 //! that do not hold, reads past the end that fail.
 //!
-//! Nothing that was acknowledged is lost, unless a test takes it away ([`Memory::replace`]).
+//! No acknowledged object is lost, unless a test removes it ([`Memory::replace`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
@@ -58,7 +58,7 @@ pub enum Locks {
     /// As compliance mode: no call ends one before its time.
     #[default]
     Held,
-    /// There are none.
+    /// No locks.
     None,
     /// A later call can shorten one.
     Shortens,
@@ -66,7 +66,7 @@ pub enum Locks {
     Ignored,
 }
 
-/// Lasting deviations from what a store should do.
+/// Lasting deviations from correct behaviour.
 #[derive(Debug, Clone, Default)]
 pub struct Habits {
     /// A put overwrites.
@@ -210,7 +210,7 @@ impl Memory {
         self.state.lock().calls
     }
 
-    /// Puts other bytes in the place of an object, or takes it away, as a hostile store does.
+    /// Replaces the bytes of an object, or removes it, as a hostile store does.
     pub fn replace(&self, name: &Name, bytes: Option<Bytes>) {
         let mut state = self.state.lock();
         match bytes {
@@ -225,7 +225,7 @@ impl Memory {
         }
     }
 
-    /// Counts a call, does what is due, and decides what happens to it.
+    /// Counts a call, does the work that is due, and decides the outcome of the call.
     fn begin_call(&self, state: &mut State, cancel: &AtomicBool) -> Fate {
         state.calls += 1;
         while let Some(at) = state.later.iter().position(|(due, _)| *due <= state.calls) {

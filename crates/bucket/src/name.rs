@@ -72,7 +72,8 @@ impl FromStr for Name {
     }
 }
 
-/// Selects every object whose name begins with it: empty, or whole segments that end with `/`.
+/// Selects every object whose name begins with this prefix: empty, or whole segments that end with
+/// `/`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Prefix(String);
 
@@ -108,7 +109,7 @@ impl Prefix {
     /// The name of `rest` below this prefix.
     ///
     /// # Errors
-    /// The two together are no name.
+    /// The two together are not a valid name.
     pub fn name(&self, rest: &str) -> Result<Name, InvalidName> {
         Name::new(format!("{}{rest}", self.0))
     }

@@ -1,4 +1,4 @@
-//! Waiting comes in as a parameter, as time does: the simulator's takes none.
+//! Waiting is a parameter, as time is: the simulator's pause takes no time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Finds out what a store really does, by doing it below a prefix of its own.
+//! Finds out how a store really behaves, by using it below a prefix of its own.
 //!
 //! The word of a store is not enough: of six that were tried, one ignores create-only puts and two
 //! ignore conditions on the end of an upload. A race is tried several times, as losing one is luck.
@@ -37,7 +37,7 @@ const OBJECT_BYTES: usize = 1000;
 const LOCK: Duration = Duration::from_secs(60);
 /// A shorter lock.
 const SHORT_LOCK: Duration = Duration::from_secs(5);
-/// Past this age what a probe left is removed.
+/// Age after which the leftovers of a probe are removed.
 const REMAINS_AGE: Duration = Duration::from_secs(3600);
 
 /// The parties of a probe.
@@ -117,8 +117,8 @@ impl Trial<'_> {
         self.note(ability, verdict, if holds { yes } else { no });
     }
 
-    /// Whether an error means that the store lacks the ability, and is none of the store as a
-    /// whole.
+    /// Whether an error means that the store lacks the ability, and is not a failure of the store
+    /// as a whole.
     fn is_lack(error: &StoreError) -> bool {
         matches!(
             error.trouble,
@@ -255,7 +255,7 @@ impl Trial<'_> {
             .map_err(|_| blamed(self.store, Trouble::Rule("a name of the probe is wrong")))?;
         let mut expected = Vec::new();
         let mut right = true;
-        // Not in order, and with names whose order depends on the separator.
+        // Out of order, and with names whose order depends on the separator.
         for rest in ["b", "a/z", "a-b", "c/d/e", "a.b"] {
             let name = self.name(&format!("listed/{rest}"))?;
             let (bytes, nonce) = (self.bytes(10), Nonce::random(self.rng));
@@ -294,7 +294,7 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// The listing of the other client; none when it is wrong in itself.
+    /// The listing of the other client; none if it is inconsistent.
     fn listed(&self, prefix: &Prefix) -> Result<Option<Vec<Name>>, StoreError> {
         match list_all(&*self.other, prefix, self.cancel) {
             Ok(listed) => Ok(Some(listed.into_iter().map(|listed| listed.name).collect())),

@@ -7,9 +7,9 @@
 //!
 //! Locks, listings of uploads and of pieces: S3 only. Azure cannot finish an upload only if the
 //! name is free: the driver looks first, so two that finish at the same time both succeed. The
-//! probe says what a store really does.
+//! probe reports the real behaviour of a store.
 //!
-//! In a bucket that keeps versions, deleting removes the version for good; a lock refuses that.
+//! In a bucket that keeps versions, deleting removes the version permanently; a lock prevents that.
 
 mod codes;
 mod credentials;
@@ -61,7 +61,7 @@ const ENDPOINT_BYTES_MAX: usize = 512;
 /// How a store is reached.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `https://HOST[:PORT]` of a store of one's own; none for the service's.
+    /// `https://HOST[:PORT]` of a private store; none for the service's own endpoint.
     pub endpoint: Option<String>,
     /// The region that requests are signed for.
     pub region: Option<String>,
@@ -95,7 +95,7 @@ pub struct Remote {
     /// The beginning of all keys: empty, or ends with `/`.
     base: String,
     blame: Blame,
-    /// Whether the bucket keeps versions, once an answer said so.
+    /// Whether the bucket keeps versions, once an answer has shown it.
     versions: AtomicU8,
 }
 
@@ -122,11 +122,11 @@ fn endpoint_of(text: &str) -> Option<(&str, bool)> {
 }
 
 impl Remote {
-    /// Opens a bucket. Nothing is asked of the store yet.
+    /// Opens a bucket. Sends no request to the store yet.
     ///
     /// # Errors
-    /// [`Trouble::Credentials`], [`Trouble::Certificate`], or [`Trouble::Rule`] for an endpoint
-    /// that is none.
+    /// [`Trouble::Credentials`], [`Trouble::Certificate`], or [`Trouble::Rule`] for an invalid
+    /// endpoint.
     pub fn open(
         place: &Place,
         options: &Options,
@@ -146,7 +146,7 @@ impl Remote {
             ),
         };
         let is_plain = endpoint.is_some_and(|(_, is_plain)| is_plain);
-        // The role of a machine is asked over HTTP, at an address of the machine's own.
+        // The role of a machine is queried over plain HTTP, at an endpoint of the machine.
         let only_https =
             !is_plain && matches!(options.credentials, Credentials::File { .. } | Credentials::Key(_));
         let givers: Vec<String> = [
@@ -189,12 +189,12 @@ impl Remote {
         format!("{}{name}", self.base)
     }
 
-    /// The name of a key; none for what is not ours.
+    /// The name of a key; none if it is not a name of Cairn.
     fn name(&self, key: &str) -> Option<Name> {
         Name::new(key.strip_prefix(&self.base)?).ok()
     }
 
-    /// Runs one call of the library. The outcome comes with what the answer said.
+    /// Runs one call of the library. Returns the outcome, with the trail of the answer.
     fn call<T>(
         &self,
         verb: Verb,
@@ -210,8 +210,8 @@ impl Remote {
             Ok(Ok(done)) => {
                 if let Some(answer) = &trail.answer {
                     let kept = if answer.version.is_some() { VERSIONS_KEPT } else { VERSIONS_NONE };
-                    // An answer about an object says whether it has a version; one of a listing
-                    // says nothing.
+                    // An answer about an object shows whether it has a version; an answer to a
+                    // listing does not.
                     if kept == VERSIONS_KEPT || matches!(verb, Verb::Put | Verb::Head) {
                         self.versions.store(kept, Ordering::Relaxed);
                     }
@@ -368,7 +368,7 @@ impl Setup<'_> {
             .with_http_connector(self.connector.clone())
             .with_disable_bulk_delete(true)
             .with_disable_tagging(true)
-            // TLS guards what it carries.
+            // TLS protects the payload.
             .with_unsigned_payload(!is_plain);
         let bucket_url = match self.endpoint {
             Some((endpoint, _)) if path_style => {

@@ -2,17 +2,17 @@
 //!
 //! # Invariants
 //! 1. No object is overwritten. [`Store::put_new`] and [`Store::finish`] create an object or report
-//!    that it exists; there is no other way to write.
+//!    that it exists; no other call writes.
 //! 2. An object is whole or absent. A crash during a put leaves nothing under its name; a crash
 //!    between pieces leaves an upload, which no reader sees and [`Store::uploads`] lists.
-//! 3. An object that was answered with [`Put::Created`] survives a crash of the caller and, as far
-//!    as the store promises, of the store.
+//! 3. An object acknowledged with [`Put::Created`] survives a crash of the caller. It survives a
+//!    crash of the store as far as the store promises.
 //! 4. Each created object carries the nonce of its creator as metadata, written with the object in
 //!    one step. A creator that lost the answer reads the nonce back and knows whether the object is
-//!    its own. Metadata, not a head of the object: what a user downloads is then byte for byte what
-//!    Cairn wrote.
+//!    its own. The nonce is metadata, not a header of the object, so that a download has exactly
+//!    the bytes that Cairn wrote.
 //! 5. A put whose answer was lost may take effect at any later time, also after the object was
-//!    deleted. Callers therefore never use a name again, and find such remains by listing.
+//!    deleted. Callers therefore never reuse a name, and find such leftovers by listing.
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
@@ -37,7 +37,7 @@ impl Nonce {
         Self(bytes)
     }
 
-    /// The nonce that a store gave back; none for anything else.
+    /// Parses the nonce that a store returned; none for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.as_bytes();
         if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -115,7 +115,7 @@ pub struct Cursor(pub(crate) String);
 /// A part of a listing, in order of names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Page {
-    /// The objects. A page that is not the last one may have none.
+    /// The objects. A page other than the last may be empty.
     pub objects: Vec<Listed>,
     /// Where the next page begins; none after the last one.
     pub next: Option<Cursor>,
@@ -142,11 +142,10 @@ pub struct Piece {
     pub tag: String,
 }
 
-/// An object store, as far as Cairn needs one.
+/// The operations of an object store that Cairn needs.
 ///
 /// Calls block their thread, for a time that [`crate::limits`] bounds. `cancel` ends a call soon
-/// after it becomes true; what a cancelled call has done is then unknown
-/// ([`StoreError::is_unclear`]).
+/// after it becomes true; the effect of a cancelled call is unknown ([`StoreError::is_unclear`]).
 pub trait Store: Send + Sync {
     /// The place as people write it: `s3://bucket/prefix`, `file:///srv/bucket`.
     fn place(&self) -> &str;
@@ -188,8 +187,8 @@ pub trait Store: Send + Sync {
     /// The pieces that the store has of an upload, in order of their numbers.
     ///
     /// # Errors
-    /// [`crate::Trouble::Unsupported`] where the store cannot tell; the caller then relies on what
-    /// [`Store::put_piece`] answered.
+    /// [`crate::Trouble::Unsupported`] if the store cannot list them; the caller then relies on the
+    /// answers of [`Store::put_piece`].
     fn pieces(&self, upload: &Upload, cancel: &AtomicBool) -> Result<Vec<Piece>, StoreError>;
 
     /// Makes an object of the pieces, at least one, unless an object of that name exists. `nonce`
@@ -208,7 +207,7 @@ pub trait Store: Send + Sync {
         cancel: &AtomicBool,
     ) -> Result<Put, StoreError>;
 
-    /// Removes an upload and its pieces. One that is not there is no error.
+    /// Removes an upload and its pieces. A missing upload is not an error.
     ///
     /// # Errors
     /// The upload may still be there.
@@ -220,8 +219,8 @@ pub trait Store: Send + Sync {
     /// [`crate::Trouble::Unsupported`] where the store cannot tell.
     fn uploads(&self, prefix: &Prefix, cancel: &AtomicBool) -> Result<Vec<Upload>, StoreError>;
 
-    /// Reads at most `length` bytes from `offset` on; fewer only at the end of the object, and none
-    /// past it.
+    /// Reads at most `length` bytes from `offset` on; fewer only at the end of the object, and no
+    /// bytes past it.
     ///
     /// # Errors
     /// Nothing was read.
@@ -230,7 +229,7 @@ pub trait Store: Send + Sync {
     /// Looks at an object.
     ///
     /// # Errors
-    /// [`crate::Trouble::Missing`] if there is none.
+    /// [`crate::Trouble::Missing`] if the object does not exist.
     fn head(&self, name: &Name, cancel: &AtomicBool) -> Result<Head, StoreError>;
 
     /// Lists at most `count` objects in order of their names.
@@ -245,7 +244,7 @@ pub trait Store: Send + Sync {
         cancel: &AtomicBool,
     ) -> Result<Page, StoreError>;
 
-    /// Deletes an object. One that is not there is no error.
+    /// Deletes an object. A missing object is not an error.
     ///
     /// # Errors
     /// [`crate::Trouble::Locked`] while a lock holds it. Otherwise it may still be there.

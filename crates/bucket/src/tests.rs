@@ -1,4 +1,4 @@
-//! Names, dates, and what an error says.
+//! Names, dates, and the texts of errors.
 
 use std::sync::Arc;
 

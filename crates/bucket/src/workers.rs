@@ -1,4 +1,4 @@
-//! Threads come in as a parameter: the engine starts none.
+//! Threads are a parameter: the engine starts no threads.
 
 use std::io;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ pub trait Workers: Send + Sync {
     /// Runs `job` beside the caller, soon.
     ///
     /// # Errors
-    /// There is no thread for it; the job is dropped.
+    /// The system has no thread for the job; it is dropped.
     fn start(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 }
 
-/// Starts a job whose outcome is waited for at the receiver.
+/// Starts a job and returns the receiver of its outcome.
 pub(crate) fn beside<T: Send + 'static>(
     workers: &Arc<dyn Workers>,
     job: impl FnOnce() -> T + Send + 'static,

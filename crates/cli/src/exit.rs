@@ -35,7 +35,7 @@ const VERSION_MISMATCH: u8 = 31;
 const NOT_EMPTY: u8 = 32;
 const INTERRUPTED: u8 = 130;
 
-/// Why a command did not do what it should.
+/// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
     /// As the API tells it.
@@ -50,13 +50,13 @@ impl Failure {
         ErrorBody::new(error, message, next).into()
     }
 
-    /// The same, said to have been done in part.
+    /// The same failure, of a command that did part of its work.
     pub fn partly(mut self) -> Self {
         self.code = PARTLY_DONE;
         self
     }
 
-    /// What there is to say was said; only the code is left.
+    /// All messages were already printed; only the exit code remains.
     pub fn silent(code: u8) -> Self {
         let body = ErrorBody { error: ErrorKind::Failed, message: String::new(), next: String::new() };
         Self { body, code }
@@ -75,7 +75,7 @@ impl Failure {
                 "next": self.body.next,
                 "exit_code": self.code,
             });
-            // Whoever does not read it gets the exit code.
+            // If the write fails, the exit code still reports the outcome.
             let _ = writeln!(std::io::stdout(), "{message}");
         } else {
             note_line(&format!("error: {}\n  next: {}", self.body.message, self.body.next));
@@ -103,7 +103,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// The one table from kinds to exit codes; docs/reference/exit-codes.md has the same.
+/// The one table from kinds to exit codes; it matches docs/reference/exit-codes.md.
 fn code(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::Usage => WRONG_USAGE,
@@ -125,7 +125,7 @@ fn code(kind: ErrorKind) -> u8 {
         ErrorKind::VersionMismatch => VERSION_MISMATCH,
         ErrorKind::NotEmpty => NOT_EMPTY,
         ErrorKind::Interrupted => INTERRUPTED,
-        // What a newer server may answer.
+        // A kind of a newer server.
         _ => FAILED,
     }
 }

@@ -24,8 +24,7 @@ pub fn now_ns() -> u64 {
 pub enum Moment {
     /// A time, in nanoseconds since 1970 UTC.
     At(u64),
-    /// So long ago: the server counts the time that has passed, as the clock may have been set
-    /// since.
+    /// This long ago: the server counts the elapsed time, as the clock may have been set since.
     Ago(Duration),
 }
 
@@ -54,7 +53,7 @@ fn parse_in(text: &str, now_ns: u64, zone: &TimeZone) -> Result<Moment, Failure>
     let now = Timestamp::from_nanosecond(i128::from(now_ns)).map_err(|_| wrong())?;
     let stamp = match (text.parse::<Timestamp>(), text.parse::<DateTime>()) {
         (Ok(stamp), _) => Some(stamp),
-        // What names a zone by its name would be read as a local time.
+        // A time with the name of a zone would be parsed as a local time.
         (_, Ok(civil)) if !text.contains('[') => shown_at(civil, now, zone),
         _ => by_the_clock(text, now, zone),
     };

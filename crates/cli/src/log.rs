@@ -1,14 +1,14 @@
-//! The log on standard error: what the outside says stays in its line, and a flood of lines of one
-//! kind is cut.
+//! The log on standard error: text from outside cannot leave its line, and a flood of lines of one
+//! kind is limited.
 //!
-//! Names that peers, clients and initiators choose get into lines. Their control characters are
-//! written as escapes: else a name with a line break forges a line, and one with ESC talks to the
-//! terminal of whoever reads the log.
+//! Lines contain names that peers, clients and initiators choose. Their control characters are
+//! escaped: otherwise a name with a line break could forge a line, and one with ESC could control
+//! the reader's terminal.
 //!
-//! Lines that come from one place in the program are of one kind. Strangers can bring some kinds
-//! about as fast as they can connect, and would fill the disk that the log is on. So a kind has so
-//! many lines in a stretch of time ([`LINES_MAX`] in [`STRETCH`]). What is more is counted, and one
-//! line says how many there were. Lines for debugging are not cut: nobody has them by accident.
+//! Lines that come from one place in the program are of one kind. Strangers can cause some kinds as
+//! fast as they can connect, and could fill the disk of the log. Each kind is therefore limited to
+//! [`LINES_MAX`] lines per [`STRETCH`]. Further lines are counted, and one line reports their
+//! number. Debug lines are not limited: they appear only on request.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -29,10 +29,10 @@ use tracing_subscriber::{EnvFilter, registry};
 /// Lines of one kind in a [`STRETCH`].
 const LINES_MAX: u32 = 30;
 const STRETCH: Duration = Duration::from_secs(10);
-/// Of the lines that say what was left out.
+/// The target of the lines that report dropped lines.
 const SUMMARY: &str = "cairn::left_out";
 
-/// Writes the log to standard error from now on, as far as `filter` lets it.
+/// Writes the log to standard error from now on, filtered by `filter`.
 pub fn start(filter: EnvFilter) {
     let lines = Arc::new(Lines::default());
     let layer = tracing_subscriber::fmt::layer()
@@ -82,14 +82,15 @@ impl Visit for Line {
     }
 }
 
-/// Appends a text without what a terminal or a reader of lines would act on.
+/// Appends a text, with characters escaped on which a terminal or a reader of lines acts.
 fn escape(text: &str, into: &mut String) {
     for letter in text.chars() {
-        // Also what breaks lines or turns their direction round, and is no control character.
+        // Also characters that break lines or change the text direction without being control
+        // characters.
         let acts = letter.is_control()
             || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         match acts {
-            // A string takes all that is written.
+            // Writing to a string cannot fail.
             true => _ = write!(into, "{}", letter.escape_default()),
             false => into.push(letter),
         }
@@ -132,8 +133,8 @@ impl Lines {
         (false, is_first)
     }
 
-    /// What was left out of the kinds whose time is over: how many lines, and one of them. They
-    /// begin anew.
+    /// The dropped lines of the kinds whose period is over: their number, and one of them. The
+    /// counts restart.
     fn left_out(&self, now: Instant) -> Vec<(u64, String)> {
         let mut told = Vec::new();
         self.kinds.lock().retain(|_, kind| {
@@ -150,7 +151,7 @@ impl Lines {
         self.kinds.lock().is_empty()
     }
 
-    /// Says what was left out, until nothing is.
+    /// Reports dropped lines, until there are none.
     fn tell(&self) {
         while !self.is_empty() {
             std::thread::sleep(STRETCH);
@@ -161,7 +162,7 @@ impl Lines {
     }
 }
 
-/// Leaves out what is too much.
+/// The filter that drops lines over the limit.
 struct Limit(Arc<Lines>);
 
 impl<S> Filter<S> for Limit {
@@ -182,7 +183,7 @@ impl<S> Filter<S> for Limit {
         let (written, is_first) = self.0.admit(metadata.callsite(), Instant::now(), line);
         if is_first {
             let lines = self.0.clone();
-            // Without the thread the log says nothing of what it leaves out.
+            // Without the thread the log does not report dropped lines.
             let _ = std::thread::Builder::new().name("log".to_owned()).spawn(move || lines.tell());
         }
         written

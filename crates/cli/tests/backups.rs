@@ -1,5 +1,5 @@
-//! Data directories that were put back from a backup, which know nothing of what came after it, or
-//! in which a volume is missing.
+//! Data directories restored from a backup, which lack all later changes, or in which a volume is
+//! missing.
 
 mod running;
 
@@ -9,13 +9,13 @@ use std::process::Command;
 use running::vol0::{content, status, write};
 use running::{Running, wait_until};
 
-/// What is in a data directory.
+/// Copies the content of a data directory.
 fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
     assert!(copied.success());
 }
 
-/// A source whose mirror has three images more than a backup of it, which was put back.
+/// A source restored from a backup, whose mirror has three more images.
 fn set_back(dir: &Path) -> (Running, Running) {
     let mut source = Running::start(dir, "source");
     source.stay();
@@ -67,7 +67,7 @@ fn mirror_of_a_source_from_a_backup_keeps_what_it_alone_has_and_its_owner_says_w
     assert!(message.contains("bytes that were written to `vol0`"), "{message}");
     assert_eq!(content(&destination), newest);
 
-    // The backup goes on: what only the mirror has is kept in a file.
+    // The backup continues: data that only the mirror has is kept in a file.
     let spill = dir.path().join("lost.cairn");
     let spill = spill.to_str().unwrap();
     destination.good(&["mirror", "resync", "vol0", "--spill", spill]);
@@ -100,7 +100,7 @@ fn mirror_of_a_source_from_a_backup_takes_over_and_the_backup_follows_it() {
     assert_eq!(content(&source), newest);
     destination.good(&["mirror", "allow-reverse", "vol0"]);
     source.good(&["mirror", "failback", "vol0"]);
-    // Said once more, it does not send its owner to fail the other side over.
+    // A repeated command does not advise a failover of the other side.
     let message = source.bad(13, "wrong-role", &["mirror", "failback", "vol0"]);
     assert!(message.contains("nothing is to be done"), "{message}");
     write(&source, 0, 7, 4096);
@@ -108,7 +108,7 @@ fn mirror_of_a_source_from_a_backup_takes_over_and_the_backup_follows_it() {
     assert_eq!(content(&destination), content(&source));
 }
 
-/// What it was told is not in the backup, and nobody but its mirror knows.
+/// The notification is not in the backup, and only the mirror has it.
 #[test]
 fn source_from_a_backup_of_before_a_failover_hears_of_it_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -136,7 +136,7 @@ fn source_from_a_backup_of_before_a_failover_hears_of_it_again() {
     write(&source, 1 << 20, 9, 32 << 10);
     assert!(!hears(&source));
     wait_until("the backup hears of it", || hears(&source));
-    // So does one that has lost what it knew of its mirrors.
+    // So does one that has lost the records of its mirrors.
     source.terminate();
     std::fs::remove_file(source.data.join("followers.json")).unwrap();
     source.restart();
@@ -145,8 +145,7 @@ fn source_from_a_backup_of_before_a_failover_hears_of_it_again() {
     assert_eq!(content(&source), content(&destination));
 }
 
-/// Monitoring that asks after all mirrors hears of one whose volume did not open, and not that all
-/// is well with the others.
+/// A check of all mirrors reports one whose volume did not open, and not only the healthy ones.
 #[test]
 fn mirror_whose_volume_is_not_open_is_critical_and_not_left_out() {
     let dir = tempfile::tempdir().unwrap();
@@ -176,8 +175,8 @@ fn mirror_whose_volume_is_not_open_is_critical_and_not_left_out() {
     wait_until("the volume is opened", || destination.run(&["mirror", "check"]).status.success());
 }
 
-/// A source that gave its role to its mirror, whose server is put back by `put_back` as it was
-/// before that.
+/// A source that gave its role to its mirror, and whose server `put_back` restores to its earlier
+/// state.
 fn taken_over(dir: &Path) -> (Running, Running, impl FnOnce(&mut Running) + use<>) {
     let mut source = Running::start(dir, "source");
     source.stay();

@@ -63,7 +63,7 @@ fn full_disk_fails_the_writes_that_do_not_fit_and_nothing_else() {
             break;
         }
     }
-    // With room again it goes on, without a restart, and for the same client.
+    // With room again it resumes, without a restart, and for the same client.
     small.grow(512 << 20);
     let until = Instant::now() + PATIENCE;
     while client.write(4096, &[2; 4096]).and_then(|()| client.flush()).is_err() {
@@ -76,7 +76,7 @@ fn full_disk_fails_the_writes_that_do_not_fit_and_nothing_else() {
     assert!(server.good(&["volume", "check", "vol0"]).contains("sound"));
 }
 
-/// What adopts a disk with a sparse history on a file system of its own.
+/// Adopts a disk with a sparse history on a separate file system.
 fn adoption_on_a_small_file_system(dir: &Path, disk: &Path, floor: &[&str]) -> Vec<String> {
     let (origin, history) = (running::path(dir, "disk.img"), running::path(disk, "history"));
     let adopt = ["device", "adopt", "disk0", "--origin", &origin, "--size", "64M", "--history", &history];
@@ -119,7 +119,7 @@ fn full_disk_under_a_history_takes_the_oldest_of_it_and_no_write() {
     assert!(problem["next"].as_str().unwrap().contains("free some space"), "{problem}");
     let said = server.good(&["history", "status", "disk0"]);
     assert!(said.contains("given up"), "that history was given up is said: {said}");
-    // Killed on the full file system, it comes back and goes on.
+    // Killed on the full file system, it restarts and resumes.
     server.kill();
     server.restart();
     let mut client = server.disk("disk0");
@@ -145,7 +145,7 @@ fn full_disk_under_a_history_that_must_stay_fails_writes_until_there_is_room() {
     let problem = server.json(&["status"])["problems"][0].clone();
     assert_eq!(problem["subject"], "disk0", "{problem}");
     assert!(problem["next"].as_str().unwrap().contains("free some space"), "{problem}");
-    // With room again it goes on, without a restart.
+    // With room again it resumes, without a restart.
     small.grow(256 << 20);
     let until = Instant::now() + PATIENCE;
     while write_megabyte(&mut client, refused).is_err() {
@@ -191,7 +191,7 @@ fn damaged_block_fails_its_reads_alone_and_its_file_is_named() {
     assert_eq!(output.status.code(), Some(27), "{output:?}");
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("vol0/db") && !said.contains("vol0/web"), "the file is named: {said}");
-    // Written anew, the block is whole.
+    // Rewritten, the block is intact.
     client.write(4096, &marked).unwrap();
     client.flush().unwrap();
     assert_eq!(client.read(4096, 4096).unwrap(), marked);
@@ -221,7 +221,7 @@ fn peer_of_another_version_is_named_with_what_to_upgrade() {
     let token = source.invite();
     let address = source.json(&["status"])["mirror"].as_str().unwrap().to_owned();
     source.kill();
-    // The same certificate at the same address, and another program behind it.
+    // The same certificate at the same address, but another program.
     let identity = source.data.join("identity.pem");
     let certificate = CertificateDer::from_pem_file(&identity).unwrap();
     let key = PrivateKeyDer::from_pem_file(&identity).unwrap();

@@ -18,7 +18,7 @@ fn poll(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Nothing is asked for, and after a while the destination shows what the source has.
+/// Without any request, the destination shows the source's content after a while.
 fn follows(source: &Running, destination: &Running, what: &str) {
     let there = content(source);
     poll(what, || content(destination) == there);
@@ -61,7 +61,7 @@ fn continuous_mirror_follows_by_itself_over_kills_aborts_and_pauses() {
         let follower = source.json(&["status"])["followers"][0].clone();
         follower["continuous"] == true && follower["lag_ms"] == 0
     });
-    // A snapshot follows as well, and no more than two are held for the mirror.
+    // A snapshot follows as well, and at most two are held for the mirror.
     source.good(&["snapshot", "create", "vol0@daily"]);
     poll("a snapshot follows", || destination.good(&["snapshot", "list", "vol0"]).contains("@daily"));
     let held = source.good(&["snapshot", "list", "vol0"]).matches("@mirror.").count();
@@ -79,7 +79,7 @@ fn continuous_mirror_follows_by_itself_over_kills_aborts_and_pauses() {
     assert_eq!(destination.json(&["mirror", "abort", "vol0"])["was_running"], true);
     write(&source, 2 << 20, 22, 64 << 10);
     follows(&source, &destination, "it comes back after an abort");
-    // An update on request is done at once, and it goes on.
+    // An update on request is done at once, and the session continues.
     write(&source, 2 << 20, 23, 64 << 10);
     destination.good(&["mirror", "update", "vol0"]);
     assert_eq!(content(&destination), content(&source));
@@ -119,7 +119,7 @@ fn continuous_mirror_keeps_following_over_changes_of_role() {
         follows(from, to, "the other side follows after a reverse");
         poll("continuously", || is(to, "continuous"));
     }
-    // A disaster: the destination takes over with what it shows, and the old source follows it
+    // A disaster: the destination takes over with its visible image, and the old source follows it
     // afterwards.
     write(&source, 0, 50, 64 << 10);
     follows(&source, &destination, "before the disaster");
@@ -182,7 +182,7 @@ fn who_ends_an_update_does_not_wait_for_a_mirror_that_somebody_has_opened_anew()
         scope.spawn(|| again(&[&["mirror", "abort", "vol0"]]));
         scope.spawn(|| again(&[&["mirror", "pause", "vol0"], &["mirror", "resume", "vol0"]]));
     });
-    // What is said afterwards is said to the one that there is.
+    // Later commands affect the present session.
     destination.good(&["mirror", "pause", "vol0"]);
     assert!(is(&destination, "paused"));
     destination.good(&["mirror", "resume", "vol0"]);

@@ -1,4 +1,4 @@
-//! The demonstration, small: what it shows is what users see first.
+//! The demonstration, small: users see its output first.
 
 mod running;
 
@@ -26,7 +26,7 @@ fn demo_proves_that_the_mirror_is_the_last_image() {
 #[test]
 fn demo_that_fails_keeps_what_it_says_to_look_at_where_that_is_wanted() {
     let dir = tempfile::tempdir().unwrap();
-    // No socket has a name so long, so no server starts.
+    // This name is too long for a socket, so no server starts.
     let folder = dir.path().join("x".repeat(120));
     fs::create_dir(&folder).unwrap();
     for keep in [false, true] {

@@ -23,7 +23,7 @@ fn mirrored(dir: &Path, arguments: &[&str]) -> (Running, Running) {
     (source, mirror)
 }
 
-/// What is in the data directory of a mirror that no drill runs on.
+/// The volumes in the data directory of a mirror without a running drill.
 fn volumes(server: &Running) -> Vec<String> {
     let names = std::fs::read_dir(server.data.join("volumes")).unwrap();
     names.map(|found| found.unwrap().file_name().into_string().unwrap()).collect()
@@ -41,7 +41,7 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 fn drill_serves_a_clone_that_takes_writes_records_what_the_probe_said_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (_source, mirror) = mirrored(dir.path(), &["--mirror", "off"]);
-    // The program itself tells what is served, and the log of the probe has it.
+    // The program itself lists the exports, into the log of the probe.
     let program = env!("CARGO_BIN_EXE_cairn");
     let exports = dir.path().join("exports");
     let probe = format!(
@@ -74,7 +74,7 @@ fn drill_serves_a_clone_that_takes_writes_records_what_the_probe_said_and_leaves
     assert_eq!(status["problems"][0]["subject"], "v", "{status}");
     assert!(status["drills"][0]["age_ms"].is_u64(), "the one that passed counts: {status}");
 
-    // What hangs is ended with all that it started.
+    // A hanging probe is killed with all processes that it started.
     let left = dir.path().join("left");
     let hangs = format!("(sleep 60; touch {}) & wait", left.display());
     let failed = mirror.bad(1, "failed", &["mirror", "drill", "v", "--probe", &hangs, "--timeout", "100ms"]);
@@ -148,8 +148,8 @@ fn clone_that_a_probe_leaves_mounted_is_unmounted_before_it_goes() {
     assert_eq!(mirror.json(&["status"])["problems"], serde_json::json!([]));
 }
 
-/// What it stands on is gone when the drill is over. The clone of the drill stayed for its sake
-/// until the next start, so that no further drill could be made; and was gone after that.
+/// Its base is deleted when the drill ends. In an earlier version the clone of the drill then
+/// stayed until the next start, which blocked further drills, and was gone after that.
 #[test]
 fn nothing_that_lasts_is_made_of_the_clone_of_a_drill() {
     let dir = tempfile::tempdir().unwrap();
@@ -172,8 +172,8 @@ fn nothing_that_lasts_is_made_of_the_clone_of_a_drill() {
     assert_eq!(mirror.json(&["status"])["problems"], serde_json::json!([]));
 }
 
-/// It is brought before its mount is taken away, which takes as long as its volume does: nobody
-/// else waits for that.
+/// Cached writes are written before the unmount, which takes as long as the volume does: no other
+/// request waits for that.
 #[test]
 fn mounts_are_told_while_what_was_written_to_one_that_is_taken_away_is_brought() {
     use std::os::unix::fs::PermissionsExt;
@@ -237,7 +237,7 @@ fn probe_of_a_server_that_was_killed_does_not_go_on_beside_the_next_one() {
     let (_source, mut mirror) = mirrored(dir.path(), &["--mirror", "off"]);
     let left = dir.path().join("left");
     let others = dir.path().join("others");
-    // What it has started leaves its group of processes, as a database does.
+    // Its child leaves its process group, as a database does.
     let probe = format!(
         "setsid sleep 600 & echo $! > {0}; echo $$ > {1}; mv {1} {1}.whole; wait",
         left.display(),

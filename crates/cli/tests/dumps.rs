@@ -54,15 +54,14 @@ fn mounted_and_its_mirror(scratch: &Path) -> (Mounted, Running) {
     (Mounted::new(scratch, &["--mirror", "127.0.0.1:0"]), Running::start(scratch, "mirror"))
 }
 
-/// A named pipe that nobody reads yet, open.
+/// An open named pipe without a reader.
 fn make_pipe(path: &Path) -> File {
     let _ = fs::remove_file(path);
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
     File::options().read(true).write(true).open(path).unwrap()
 }
 
-/// Dumps tell times by the second, so what changed in the second of a dump is in the next one as
-/// well.
+/// Dumps have times in seconds, so changes in the second of a dump are in the next one as well.
 fn wait_for_the_next_second() {
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let start = now();
@@ -79,7 +78,7 @@ fn files(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
             let name = path.strip_prefix(root).unwrap().to_owned();
             match path.is_dir() {
                 true => waiting.push(path),
-                // What the two restores keep for the next increment.
+                // The state of the two restores for the next increment.
                 false if [".cairn-restore.json", "restoresymtable"].map(Path::new).contains(&&*name) => {}
                 false => found.push((name, fs::read(path).unwrap())),
             }
@@ -94,7 +93,7 @@ fn restore_ours(dump: &Path, to: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A dump that does not come to its end: nobody reads the pipe.
+/// A dump that does not complete: no program reads the pipe.
 fn stuck_dump(mounted: &Mounted, scratch: &Path) -> (Child, File, String) {
     let pipe = scratch.join("pipe");
     let held = make_pipe(&pipe);
@@ -129,14 +128,14 @@ fn killed_dump_leaves_no_snapshot_and_owners_keep_theirs() {
             drop(held);
         })
     };
-    // The next start takes it away.
+    // The next start removes it.
     let (_, end) = kill(&mut mounted);
     end(&mut mounted);
     mounted.server.restart();
     assert_eq!(mounted.snapshots(), ["vol0@mine"]);
 
-    // One that somebody holds stays until he lets go of it; then the next dump takes it away,
-    // beside one that is at work.
+    // A held snapshot stays until it is released; then the next dump deletes it, even beside a
+    // running dump.
     let (left, end) = kill(&mut mounted);
     mounted.server.good(&["snapshot", "hold", &left]);
     end(&mut mounted);
@@ -150,7 +149,7 @@ fn killed_dump_leaves_no_snapshot_and_owners_keep_theirs() {
     mounted.server.good(&["dump", "-n", "-0", "vol0"]);
     assert_eq!(mounted.snapshots(), ["vol0@mine".to_owned(), at_work.clone()]);
 
-    // Without the note it is a snapshot of an owner's who calls his like this.
+    // Without the note it counts as a snapshot of an owner who uses such names.
     end(&mut mounted);
     let dates = mounted.server.data.join("volumes/vol0/dates.json");
     let noted: serde_json::Value = serde_json::from_slice(&fs::read(&dates).unwrap()).unwrap();
@@ -186,8 +185,8 @@ fn level_on_a_mirror_says_at_its_start_what_its_source_has_deleted_and_keeps_wha
     restore_ours(&scratch.path().join("level0"), &restored);
     assert_eq!(files(&restored), files(&mounted.point));
 
-    // As long as the snapshot of level 0 is there, the maps say what changed; also when it goes in
-    // the middle of the dump.
+    // While the snapshot of level 0 exists, the maps show the changes; also if it is deleted in the
+    // middle of the dump.
     wait_for_the_next_second();
     fs::write(mounted.path("large"), vec![7; 4 << 20]).unwrap();
     fs::remove_file(mounted.path("sub/7")).unwrap();
@@ -216,8 +215,8 @@ fn level_on_a_mirror_says_at_its_start_what_its_source_has_deleted_and_keeps_wha
     restore_ours(&scratch.path().join("level1"), &restored);
     assert_eq!(files(&restored), wanted);
 
-    // Gone before it begins: it is told at the start what is missing and what is done instead, and
-    // the dump is as complete.
+    // Deleted before the dump begins: the start reports the missing snapshot and the alternative,
+    // and the dump is as complete.
     wait_for_the_next_second();
     fs::write(mounted.path("sub/new"), "new").unwrap();
     fs::remove_file(mounted.path("sub/8")).unwrap();
@@ -236,13 +235,13 @@ fn level_on_a_mirror_says_at_its_start_what_its_source_has_deleted_and_keeps_wha
     assert_eq!(files(&restored), wanted);
 }
 
-/// Reads what a dump writes into a pipe, until it has ended in order.
+/// Reads the output of a dump from a pipe, until the dump has completed.
 fn drain(dump: &mut Child, pipe: &mut File) -> Vec<u8> {
     let over = Arc::new(AtomicBool::new(false));
     let (mut from, ended) = (pipe.try_clone().unwrap(), over.clone());
     let reader = std::thread::spawn(move || {
         let (mut bytes, mut buffer) = (Vec::new(), vec![0; 65_536]);
-        // The last byte is no part of the dump, whose length is even.
+        // The last byte is not part of the dump, whose length is even.
         while !ended.load(Ordering::Acquire) || bytes.len() % 2 == 0 {
             let count = from.read(&mut buffer).unwrap();
             bytes.extend(&buffer[..count]);
@@ -337,7 +336,7 @@ fn dump_in_volumes_has_its_names_and_its_date_when_the_last_one_is_there() {
     assert!(names("next").len() > 4);
     apply(&next);
 
-    // What writes them is killed: no date, no names.
+    // The writer is killed: no date, no names.
     let before = dates();
     let mut dump = cairn();
     let pipe = path("slow");
@@ -395,8 +394,8 @@ fn dump_whose_date_stands_has_its_files_though_the_server_dies_before_it_says_so
     }
 }
 
-/// A server died when the date of a dump stood and its file had no name yet. Later levels stand on
-/// what is in that file, and the command that is run again may fail as well.
+/// A server died after the date of a dump was saved and before its file got its name. Later levels
+/// depend on that file, and a repeated command may fail as well.
 #[test]
 fn whole_dump_that_has_no_name_yet_is_not_emptied_by_the_same_command() {
     if !can_mount() {
@@ -441,7 +440,7 @@ fn whole_dump_that_has_no_name_yet_is_not_emptied_by_the_same_command() {
         assert!(said.contains(".partial"), "{said}");
         assert!(is_kept(), "{again:?}");
     }
-    // What may be replaced is put in its place before, and so is there when this fails.
+    // The complete dump gets its name first, and so exists when this fails.
     for again in [&single[..], &cut] {
         let wrong = [again, &["--overwrite", "--exclude", "["]].concat();
         assert!(!mounted.server.run(&wrong).status.success());
@@ -456,15 +455,15 @@ fn whole_dump_that_has_no_name_yet_is_not_emptied_by_the_same_command() {
     let output = cairn().args(["restore", "-rMf"]).arg(&two).arg("--to").arg(&to).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(files(&to), files(&mounted.point));
-    // One that was cut off is of no use to anybody.
+    // A truncated one is useless.
     fs::rename(path("one"), path("whole")).unwrap();
     fs::write(path("one.partial"), &content("whole")[..200 << 10]).unwrap();
     mounted.server.good(&single);
     assert!(!path("one.partial").exists());
 }
 
-/// A directory comes into the way of the name of a volume once the dump has begun. Its date stands
-/// when the last one is durable: later levels leave out what is in it.
+/// A directory blocks the name of a volume after the dump has begun. The date is saved when the
+/// last volume is durable: later levels omit the content of the dump.
 #[test]
 fn dump_of_which_a_volume_does_not_get_its_name_keeps_all_of_them() {
     if !can_mount() {
@@ -508,8 +507,7 @@ fn dump_of_which_a_volume_does_not_get_its_name_keeps_all_of_them() {
     assert_eq!(files(&to), files(&mounted.point));
 }
 
-/// Somebody wants to know how long a dump takes. What a dump could not have, as it could not be
-/// read then, is as old as before when it can be read again.
+/// A file that was unreadable during a dump keeps its old date when it can be read again.
 #[test]
 fn what_could_not_be_read_for_a_dump_is_in_the_next_level_once_it_can_be() {
     use std::os::unix::fs::FileExt;
@@ -527,7 +525,7 @@ fn what_could_not_be_read_for_a_dump_is_in_the_next_level_once_it_can_be() {
         let output = mounted.server.run(&["dump", level, "vol0", "-f", to.to_str().unwrap()]);
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    // What is in memory is not read.
+    // Cached data would not be read from the disk.
     assert_eq!(mounted.server.terminate(), 0);
     let image = mounted.server.data.join("volumes/vol0/volume.img");
     let image = File::options().read(true).write(true).open(image).unwrap();
@@ -566,8 +564,8 @@ fn what_could_not_be_read_for_a_dump_is_in_the_next_level_once_it_can_be() {
     assert!(fs::metadata(&three).unwrap().len() < 60_000, "nothing but what changed");
 }
 
-/// What a disk is told to keep the kernel has in memory first, and whether the disk has taken it
-/// only a flush says.
+/// Writes to a disk are cached by the kernel first, and only a flush shows whether the disk has
+/// accepted them.
 #[test]
 fn dump_on_a_disk_counts_once_the_disk_has_taken_it() {
     if !can_mount() {
@@ -601,7 +599,7 @@ fn dump_on_a_disk_counts_once_the_disk_has_taken_it() {
     assert!(files(&to) == files(&mounted.point));
 }
 
-/// What is mounted, or is a volume's, is no place for a dump.
+/// A mounted disk, or one of a volume, must not be overwritten by a dump.
 #[test]
 fn dump_is_not_written_onto_a_disk_that_is_in_use() {
     use std::os::unix::fs::OpenOptionsExt;
@@ -701,11 +699,11 @@ fn dump_after_a_rollback_does_not_go_by_the_date_of_what_was_given_up() {
         }
         assert_eq!(files(restored.path()), files(&mounted.point), "{dumps:?}");
     };
-    // The maps of the two snapshots know better, as long as both are there.
+    // The maps of the two snapshots show it, while both exist.
     mirror.good(&["dump", "-1", "-f", &path("mirror1"), "vol0"]);
     is_complete(["mirror0", "mirror1"]);
-    // What was dumped goes from the mirror as well; that the volume was rolled back is seen all the
-    // same.
+    // The dumped snapshot is deleted from the mirror as well; the rollback of the volume is still
+    // detected.
     for n in 0..2 {
         fs::write(mounted.path("more"), format!("{n}")).unwrap();
         mirror.good(&["mirror", "update", "vol0"]);
@@ -720,7 +718,7 @@ fn dump_after_a_rollback_does_not_go_by_the_date_of_what_was_given_up() {
     is_complete(["source0 again", "source1"]);
 }
 
-/// By the date of such a dump nothing of what came back has changed since.
+/// By the date of such a dump the restored files would not have changed since.
 #[test]
 fn dump_that_ends_after_its_volume_was_brought_back_leaves_no_date() {
     if !can_mount() {
@@ -738,7 +736,7 @@ fn dump_that_ends_after_its_volume_was_brought_back_leaves_no_date() {
     server.good(&["mount", "vol0", point]);
     fs::write(mounted.path("file"), vec![7; 80_000]).unwrap();
     server.good(&["unmount", point]);
-    // The server has written all, and its client waits for somebody to take it.
+    // The server has written everything, and its client waits for a reader.
     let mut pipe = make_pipe(&scratch.path().join("pipe"));
     let mut dump = cairn();
     dump.args(["dump", "-0", "-B", "1000", "-f", &path("pipe"), "vol0"]).arg("--data").arg(&server.data);
@@ -749,7 +747,7 @@ fn dump_that_ends_after_its_volume_was_brought_back_leaves_no_date() {
     assert_eq!(server.json(&["dump", "--dates", "vol0"]), serde_json::json!([]));
     server.bad(10, "not-found", &["dump", "-1", "-f", &path("level1"), "vol0"]);
 
-    // What is dumped from here on counts.
+    // Later dumps leave a date.
     wait_for_the_next_second();
     server.good(&["dump", "-0", "-f", &path("level0"), "vol0"]);
     server.good(&["mount", "vol0", point]);
@@ -764,8 +762,7 @@ fn dump_that_ends_after_its_volume_was_brought_back_leaves_no_date() {
     assert_eq!(files(&restored), files(&mounted.point));
 }
 
-/// A level goes forward in time: nobody could restore one that goes back on top of what it stands
-/// on.
+/// A level goes forward in time: one that goes back could not be restored on top of its base.
 #[test]
 fn level_of_a_snapshot_from_before_the_lower_dump_is_refused() {
     if !can_mount() {
@@ -801,7 +798,7 @@ fn level_of_a_snapshot_from_before_the_lower_dump_is_refused() {
     assert_eq!(fs::read_to_string(restored.path().join("file")).unwrap(), "three");
 }
 
-/// What comes into a part of a volume is as old as it was, and no dump of that part has it yet.
+/// Files moved into a part of a volume keep their dates, and no dump of that part has them yet.
 #[test]
 fn what_comes_into_the_part_that_is_dumped_is_in_the_next_level_however_old_it_is() {
     if !can_mount() {
@@ -859,7 +856,7 @@ fn what_comes_into_the_part_that_is_dumped_is_in_the_next_level_however_old_it_i
     let wanted: Vec<_> = all.iter().filter(|file| home(file)).cloned().collect();
     assert_eq!(wanted.len(), 3);
     assert_eq!(restored("part", &["0", "1", "2", "3"]), wanted);
-    // Where it is not known any more what a dump had, all comes, and that is said.
+    // If the content of a dump is unknown, everything is dumped, and that is reported.
     let folder = mounted.server.data.join("volumes/vol0");
     let is_note = |name: &str| name.starts_with("had.");
     let notes = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());

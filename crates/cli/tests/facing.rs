@@ -1,5 +1,5 @@
-//! The first mirror of the README: nothing is said at the destination about where mirrors reach it,
-//! and a failback needs no restart of it.
+//! The first mirror of the README: the destination has no configured mirror address, and a failback
+//! needs no restart of it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

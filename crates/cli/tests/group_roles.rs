@@ -81,8 +81,8 @@ fn problems(server: &Running) -> String {
     server.json(&["status"])["problems"].to_string()
 }
 
-/// Every volume shows what was answered to whoever counted up, and all of them one instant of that;
-/// how far it is.
+/// Checks that every volume has all acknowledged counts, and that all of them show one instant.
+/// Returns the count there.
 fn assert_instant(server: &Running, answered: [u64; 3]) -> u64 {
     let shown = numbers(server);
     for (shown, answered) in shown.iter().zip(answered) {
@@ -105,8 +105,7 @@ fn takes_writes(server: &Running) -> bool {
     results[0]
 }
 
-/// Lets the link of each mirror take so long that something can happen before the last images are
-/// there.
+/// Slows the link of each mirror, so that a test can act before the last images have arrived.
 fn slow(server: &Running) {
     for volume in VOLUMES {
         server.good(&["mirror", "set", volume, "--limit", "128K", "--compress", "never"]);
@@ -119,8 +118,8 @@ fn begin(server: &Running, command: &[&str]) -> Child {
     begun.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Makes of a server what a kill leaves once the first of the mirrors has taken over: that is done,
-/// and it is written down that all of them do.
+/// Puts a server into the state of a kill after the first of the mirrors has taken over: that is
+/// done, and the takeover of all of them is recorded.
 fn take_over_first_and_be_killed(server: &mut Running) {
     let instant = server.json(&["group", "show", "bank"])["common"]["name"].clone();
     server.good(&["group", "apart", "bank"]);
@@ -135,8 +134,8 @@ fn take_over_first_and_be_killed(server: &mut Running) {
     server.restart();
 }
 
-/// Begins the change of roles under load, and waits until the sources have given theirs away; what
-/// they had answered.
+/// Begins the change of roles under load, and waits until the sources have given theirs away.
+/// Returns the acknowledged counts.
 fn give_away(from: &Running, to: &Running, at: u64) -> (Child, [u64; 3]) {
     let load = count_up(from, at);
     let change = begin(to, &["group", "reverse", "bank"]);
@@ -161,7 +160,8 @@ fn group_changes_its_roles_at_one_instant_under_load_and_back() {
     );
     assert!(takes_writes(&source), "and it serves on");
     assert_eq!(roles(&destination), ["destination"; 3]);
-    // One alone does not leave the others behind, also where only its source knows of them.
+    // A single volume cannot change its role without the others, even if only its source knows the
+    // group.
     let told = destination.bad(13, "wrong-role", &["mirror", "reverse", "data", "--yes"]);
     assert!(told.contains("bank"), "{told}");
     destination.bad(13, "wrong-role", &["mirror", "failback", "data"]);
@@ -198,7 +198,7 @@ fn group_changes_its_roles_at_one_instant_under_load_and_back() {
         assert_eq!(roles(&destination), ["source"; 3]);
         assert!(!takes_writes(&source) && takes_writes(&destination));
         assert!(destination.good(&command).contains("data (here, source)"), "done before, it says so");
-        // Life goes on there, and comes here.
+        // Writes continue there, and arrive here.
         let made = destination.json(&["snapshot", "create", "--group", "bank"])["name"].clone();
         for volume in VOLUMES {
             source.good(&["mirror", "update", volume]);
@@ -248,8 +248,8 @@ fn group_whose_change_of_roles_is_cut_by_a_kill_of_either_side_goes_on_and_loses
     assert!(!takes_writes(&destination));
     source.good(&command);
     let at = assert_instant(&source, answered);
-    // The mirrors are gone for good: their sources take their roles back, all of them with what
-    // they had answered.
+    // The mirrors are permanently gone: their sources take their roles back, all with their
+    // acknowledged writes.
     source.good(&["group", "allow-reverse", "bank"]);
     let (mut change, answered) = give_away(&source, &destination, at);
     destination.kill();
@@ -343,7 +343,7 @@ fn group_that_was_on_its_way_to_take_over_does_so_at_that_instant_whatever_came_
         destination.good(&["mirror", "update", volume]);
     }
     take_over_first_and_be_killed(&mut destination);
-    // The other side has its roles again, and goes on.
+    // The other side has its roles again, and resumes.
     number_all(2);
     for volume in &VOLUMES[1..] {
         destination.good(&["mirror", "update", volume]);
@@ -355,8 +355,8 @@ fn group_that_was_on_its_way_to_take_over_does_so_at_that_instant_whatever_came_
     assert!(takes_writes(&destination));
 }
 
-/// No mirror has the name of the group: who is told to look for one finds that there is none, and
-/// thinks that nothing goes on.
+/// No mirror has the name of the group: advice to check one of that name would find none, as if no
+/// change were running.
 #[test]
 fn change_of_roles_that_is_interrupted_names_what_there_is_to_look_at() {
     let dir = tempfile::tempdir().unwrap();

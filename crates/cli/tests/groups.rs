@@ -125,7 +125,7 @@ fn group_has_a_schedule_hooks_and_retention_and_refuses_nonsense() {
     let again = std::fs::read_to_string(&told).unwrap();
     assert_eq!(again.lines().collect::<Vec<_>>(), ran);
     source.good(&["group", "delete", "turned"]);
-    // A hook that fails leaves none of the snapshots.
+    // After a failed hook none of the snapshots exists.
     source.good(&["volume", "hooks", "logs", "--before", "false"]);
     source.bad(1, "failed", &["snapshot", "create", "--group", "bank"]);
     let snapshots = |server: &Running| server.json(&["group", "show", "bank"])["snapshots"].clone();
@@ -221,8 +221,7 @@ fn schedule_of_a_group_whose_run_cannot_be_noted_makes_no_snapshot_each_second()
     let mut source = source(dir.path());
     source.good(&["group", "set", "bank", "--every", "1h", "--keep-last", "3"]);
     assert_eq!(source.terminate(), 0);
-    // It was set two hours ago, and what is to be written beside the file has no place, as on a
-    // full disk.
+    // It was set two hours ago, and the new file cannot be written, as on a full disk.
     let path = source.data.join("groups.json");
     let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     document["groups"][0]["from_ms"] =
@@ -232,7 +231,7 @@ fn schedule_of_a_group_whose_run_cannot_be_noted_makes_no_snapshot_each_second()
     source.restart();
     let made = || source.json(&["group", "show", "bank"])["snapshots"].as_array().unwrap().len();
     poll("it is due", || made() > 0);
-    // The same thread looks for what is due, once a second.
+    // The same thread checks for due runs, once a second.
     source.good(&["snapshot", "schedule", "set", "data", "often", "--every", "1s"]);
     poll("it has looked some times", || {
         source.good(&["snapshot", "list", "data"]).matches("@often.").count() >= 5
@@ -301,14 +300,14 @@ fn mirrors_of_a_group_show_one_instant_and_move_on_together() {
     let source = source(dir.path());
     let mut destination = Running::start(dir.path(), "destination");
     mirrored(&source, &destination);
-    // Each has an image, and nothing says that they are of one instant.
+    // Each has an image, but they need not be of one instant.
     assert!(!destination.has_export("data/db") && !destination.has_export("logs/db"));
     assert!(problems(&destination).contains("show nothing"), "{}", problems(&destination));
     let first_made = bring(&source, &destination, 2);
     poll("what all have is shown", || shown(&destination) == first_made.as_str());
     assert_eq!(problems(&destination), "[]");
     assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (2, 2));
-    // One gets ahead, with another LUN in it: nobody sees that yet.
+    // One gets ahead, with another LUN in it: that is not visible yet.
     VOLUMES.iter().for_each(|volume| write(&source, volume, 3));
     source.good(&["lun", "create", "data/later", "--size", "1M"]);
     let second_made = snapshot(&source);
@@ -385,24 +384,24 @@ fn what_a_group_shows_stays_though_its_source_has_deleted_it() {
     assert!(told.contains(&before), "{told}");
     assert!(destination.good(&["snapshot", "list", "data"]).contains(&before));
     let after = snapshot(&source);
-    // With it, it is; and what is shown is held until the other one has it too.
+    // With it the update succeeds; the visible snapshot is held until the other one has it too.
     destination.good(&["mirror", "update", "data"]);
     assert!(!destination.good(&["snapshot", "list", "data"]).contains(&before));
     let group = destination.json(&["group", "show", "bank"]);
     assert_eq!(group["shown"]["name"], before.as_str(), "{group}");
     assert_eq!(group["shown"]["missing"], serde_json::json!(["data"]), "{group}");
     assert!(problems(&destination).contains("in memory only"), "{}", problems(&destination));
-    // Its blocks are not used for what comes.
+    // Its blocks are not reused for new data.
     for byte in 10..14 {
         write(&source, "data", byte);
         destination.good(&["mirror", "update", "data"]);
     }
     assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (2, 2));
-    // Nor is it let go by who says again what they do already.
+    // A repeated command does not release it either.
     destination.good(&["group", "together", "bank"]);
     assert_eq!(shown(&destination), before.as_str());
     assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (2, 2));
-    // What was in memory only is not there any more: nothing is shown, and nothing mixed.
+    // The state in memory is gone: no image is shown, and none is mixed.
     destination.kill();
     destination.restart();
     assert!(!destination.has_export("data/db") && !destination.has_export("logs/db"));
@@ -424,7 +423,7 @@ fn source_keeps_the_snapshot_that_its_mirrors_have_in_common() {
     let common = bring(&source, &destination, 2);
     destination.good(&["mirror", "update", "data"]);
     destination.good(&["mirror", "update", "logs"]);
-    // What is deleted by it is said first: of three the newest stays, and the one that the mirrors
+    // The deletions are reported first: of three the newest stays, and the one that the mirrors
     // have in common.
     snapshot(&source);
     snapshot(&source);
@@ -442,7 +441,7 @@ fn source_keeps_the_snapshot_that_its_mirrors_have_in_common() {
     };
     let mut seen = Vec::new();
     poll("snapshots come and go", || {
-        // One of the two mirrors goes on; the other is cut off.
+        // One of the two mirrors advances; the other is cut off.
         write(&source, "data", 5);
         destination.good(&["mirror", "update", "data"]);
         let newest = names().pop().unwrap();
@@ -465,7 +464,7 @@ fn source_keeps_the_snapshot_that_its_mirrors_have_in_common() {
         });
         !names().contains(&common)
     });
-    // A moment later, as somebody opened one of them just now.
+    // A moment later, as a client has just opened one of them.
     poll("the mirrors show something newer", || {
         let shown = shown(&destination);
         shown != common.as_str() && shown != Value::Null
@@ -481,8 +480,8 @@ fn group_whose_failover_was_cut_off_shows_one_instant_until_it_is_over() {
     let common = bring(&source, &destination, 2);
     write(&source, "data", 3);
     destination.good(&["mirror", "update", "data"]);
-    // As a kill leaves it when one volume takes writes, and is not brought back to the common
-    // instant yet.
+    // The state after a kill when one volume is writable, and not yet rolled back to the common
+    // instant.
     destination.good(&["group", "apart", "bank"]);
     destination.good(&["mirror", "failover", "data", "--yes"]);
     assert_eq!(first(&destination, "data/db"), 3);
@@ -502,11 +501,11 @@ fn group_whose_failover_was_cut_off_shows_one_instant_until_it_is_over() {
     assert!(problems(&destination).contains("cut off"), "{}", problems(&destination));
     destination.bad(13, "wrong-role", &["snapshot", "create", "--group", "bank"]);
     destination.bad(13, "wrong-role", &["mirror", "failover", "logs", "--yes"]);
-    // Without it there would be nothing any more that they can be brought to.
+    // Without it they would have no common snapshot any more.
     let needed = format!("data@{common}");
     destination.bad(13, "wrong-role", &["snapshot", "delete", &needed, "--yes"]);
     destination.bad(13, "wrong-role", &["snapshot", "rename", &needed, "mine"]);
-    // Nor is one of them brought to another instant than the others.
+    // Nor can one of them be rolled back to another instant than the others.
     destination.bad(13, "wrong-role", &["snapshot", "rollback", &needed, "--yes"]);
     // An image without that instant does not come.
     for volume in VOLUMES {
@@ -581,7 +580,7 @@ fn failover_of_a_group_that_changed_nothing_is_forgotten_and_one_that_goes_on_le
     mirrored(&source, &destination);
     let common = bring(&source, &destination, 2);
     failover_cut_off(&mut destination, &common, &[]);
-    // The source is back, and everything goes on. Much later one of them takes writes.
+    // The source is back, and everything resumes. Much later one of them becomes writable.
     let newer = bring(&source, &destination, 3);
     destination.good(&["group", "apart", "bank"]);
     destination.good(&["mirror", "failover", "data", "--yes"]);
@@ -599,7 +598,7 @@ fn mirrors_of_a_group_move_on_though_the_clock_of_their_source_was_put_back() {
     let source = source(dir.path());
     let destination = Running::start(dir.path(), "destination");
     mirrored(&source, &destination);
-    // As it is called by a source whose clock is far ahead.
+    // A name from a source whose clock is far ahead.
     let ahead = "group.bank.2099-01-01T00-00-00.000Z";
     for volume in VOLUMES {
         write(&source, volume, 2);

@@ -1,4 +1,4 @@
-//! Disks that hang while they are opened: what they belong to waits, and nothing else.
+//! Disks that hang while they are opened: only their volumes and devices wait.
 
 mod running;
 
@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use cairn_frontend_nbd::ClientRequest;
 use running::{PATIENCE, Running, can_mount, path, wait_until};
 
-/// A file system of another server: looking at what is on it, opening and reading it wait while
-/// that is stopped.
+/// A file system of another server: `stat`, open and read on it wait while that server is stopped.
 struct Below {
     server: Running,
     point: PathBuf,
@@ -34,8 +33,8 @@ impl Below {
 }
 
 impl Below {
-    /// A command that waits in the kernel for what is on it, where no signal reaches it, for longer
-    /// than anybody's patience.
+    /// A command that waits in the kernel for a file on it, where no signal reaches it, for longer
+    /// than every time limit.
     fn slowly(&self) -> String {
         self.server.good(&["volume", "rehearse", "files", "--delay", "60s", "--yes"]);
         format!("exec dd if=/dev/zero of={} bs=4k count=1 conv=fsync", path(&self.point, "there"))
@@ -102,7 +101,7 @@ fn disk_that_hangs_while_it_is_opened_holds_up_what_it_belongs_to_and_nothing_el
         ];
         let mut late: Vec<String> = Vec::new();
         for command in commands {
-            // Each needs what was before.
+            // Each needs the ones before.
             if late.is_empty() && !server.is_done_in_time(command) {
                 late.push(command.join(" "));
             }
@@ -118,7 +117,7 @@ fn disk_that_hangs_while_it_is_opened_holds_up_what_it_belongs_to_and_nothing_el
         if is_open("a-slow") {
             late.push("nothing hangs".to_owned());
         }
-        // Before anything is said of it: who is stopped ends nothing.
+        // Before any assertion: a stopped server never releases the file system.
         below.server.signal("CONT");
         hangs.join().unwrap();
         late
@@ -152,7 +151,7 @@ fn disk_that_hangs_at_a_start_keeps_what_is_on_it_closed_until_it_answers_and_no
     let said = String::from_utf8_lossy(&status.stdout).into_owned();
     let others = server.run(&["lun", "create", "vol0/lun", "--size", "16M"]).status.success();
     let closed = ["a-slow", "b-copy"].map(|volume| !server.run(&["lun", "list", volume]).status.success());
-    // Before anything is said of it: who is stopped ends nothing.
+    // Before any assertion: a stopped server never releases the file system.
     below.server.signal("CONT");
     assert!(status.status.success() && others, "the others are served: {said}");
     assert_eq!(closed, [true; 2], "{said}");
@@ -189,7 +188,7 @@ fn trace_on_a_disk_that_hangs_holds_up_who_asks_for_it_and_no_session_of_others(
         scope.spawn(move || told.send(other.has_export("v/other")));
         let opened = opened.recv_timeout(PATIENCE / 3);
         let listed = server.is_done_in_time(&["status"]);
-        // Before anything is said of it: who is stopped ends nothing.
+        // Before any assertion: a stopped server never releases the file system.
         below.server.signal("CONT");
         let stopped = stops.join().unwrap();
         assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
@@ -199,8 +198,8 @@ fn trace_on_a_disk_that_hangs_holds_up_who_asks_for_it_and_no_session_of_others(
     assert_eq!(server.terminate(), 0);
 }
 
-/// The command before a snapshot that has frozen a file system and waits for that itself: only the
-/// one after it ends both.
+/// The command before a snapshot has frozen a file system and waits for that itself: only the
+/// command after it releases both.
 #[test]
 fn command_that_nothing_ends_keeps_nobody_from_being_released() {
     if !can_mount() {
@@ -276,13 +275,13 @@ fn export_whose_disk_has_not_finished_a_write_is_not_called_read_only() {
     wait_until("the write has begun", || server.json(&["export", "list"])[0]["totals"]["requests"] == 2);
     let set = ["export", "set", "plain", "--read-only", "true", "--yes"];
     let refused = server.run(&[&set[..], &["--json"]].concat());
-    // Before anything is said of it: whoever is stopped ends nothing.
+    // Before any assertion: a stopped server never releases the file system.
     below.server.signal("CONT");
     let said = running::refused(&refused, 11, "busy", &set);
     assert!(said.contains("has not finished") && said.contains("nothing else was changed"), "{said}");
     let is_read_only = || server.json(&["export", "list"])[0]["access"]["read_only"].as_bool();
     assert_eq!(is_read_only(), Some(false), "its settings stay");
-    // Who comes next finds what had begun, and is the last to write.
+    // The next client sees the write that had begun, and writes last.
     let mut next = server.disk("plain");
     assert_eq!(next.read(0, 1).unwrap(), [2]);
     next.write(0, &[3; 4096]).unwrap();

@@ -77,7 +77,7 @@ fn history_comes_under_a_volume_with_clients_and_goes_again() {
     assert_eq!(content(server.disk("v/db")), before);
     written(&server, 8);
 
-    // What needs it stands in the way.
+    // Its users block the removal.
     server.good(&["history", "view", "v", "--mark", "one", "--as", "then"]);
     let refused = server.run(&["history", "disable", "v", "--yes"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("then"), "{refused:?}");
@@ -98,7 +98,7 @@ fn history_comes_under_a_volume_with_clients_and_goes_again() {
     assert!(server.good(&["volume", "check", "v", "--deep"]).contains("sound"));
 }
 
-/// It has no room for what a mirror needs besides, and never will: a history takes nothing from it.
+/// It has no room for the areas of a mirror, and never will: a history must not require them.
 #[test]
 fn volume_that_fills_a_disk_gets_a_history_and_can_go_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -170,7 +170,7 @@ fn mirrors_go_on_where_they_were_when_a_history_comes_and_goes_on_either_side() 
         assert!(bytes < 3 << 20, "no baseline: {bytes}");
     };
     sends_little(2);
-    // What both still have in common after the mirror was rewound.
+    // The common snapshot after the mirror was rewound.
     source.good(&["snapshot", "create", "v@kept"]);
     enabled(&source, dir.path(), "checkpointing");
     sends_little(3);
@@ -243,7 +243,7 @@ fn what_can_have_no_history_is_refused_and_changes_nothing() {
     server.good(&["device", "adopt", "disk0", "--origin", &disk, "--size", "1M"]);
     enable("disk0", 13, "wrong-role");
     written(&server, 3);
-    // Before anybody is cut off for nothing.
+    // Before any session is closed for nothing.
     let mut connected = server.disk("v/db");
     let used = path(dir.path(), "used");
     std::fs::write(&used, vec![7; 1 << 20]).unwrap();
@@ -279,7 +279,7 @@ fn store_that_was_put_back_older_than_its_disk_keeps_device_and_volume_closed() 
     }
     server.restart();
     write(&server, 2);
-    // Killed: what is known is from the next start.
+    // Killed: the position is known from the next start on.
     server.kill();
     server.restart();
     server.kill();
@@ -302,7 +302,7 @@ fn store_that_was_put_back_older_than_its_disk_keeps_device_and_volume_closed() 
         assert!(!server.has_export("disk0") && !server.has_export("v/db"));
         server.bad(2, "usage", &["history", "accept-older", name]);
     }
-    // The store itself again: within seconds, or when it is asked for.
+    // The right store again: within seconds, or on request.
     server.kill();
     assert!(std::fs::read(&disk).unwrap() == origin, "nothing was written");
     stores.iter().zip(&newer).for_each(|(store, bytes)| std::fs::write(store, bytes).unwrap());
@@ -311,7 +311,7 @@ fn store_that_was_put_back_older_than_its_disk_keeps_device_and_volume_closed() 
     server.bad(2, "usage", &["history", "accept-older", "disk0", "-n"]);
     server.bad(2, "usage", &["history", "accept-older", "v", "--yes"]);
     server.bad(10, "not-found", &["history", "accept-older", "nobody", "--yes"]);
-    // By a word of its owner it is taken as it is, and is what is known from then on.
+    // On its owner's command it is accepted as it is, and its position is saved from then on.
     server.kill();
     for path in [&store, &volume_store, &volume] {
         std::fs::copy(kept(path), path).unwrap();
@@ -353,7 +353,7 @@ fn revert_to_an_instant_of_which_the_inodes_have_rotted_leaves_the_volume_where_
     let mut bytes = std::fs::read(&store).unwrap();
     for at in (0..bytes.len() - 4096).step_by(512) {
         let inodes = || bytes[at..at + 4096].chunks(128);
-        // Number 0 is nobody's, and 1 is the directory of LUNs.
+        // Number 0 is unused, and 1 is the directory of LUNs.
         let begins = bytes[at..at + 128].iter().all(|byte| *byte == 0) && bytes[at + 128] == 1;
         if begins && inodes().any(|inode| inode_of(inode, 3)) && !inodes().any(|inode| inode_of(inode, 5)) {
             bytes[at + 300] ^= 0x55;
@@ -387,8 +387,8 @@ fn client_that_comes_back_before_a_history_is_gone_has_no_session_with_what_was_
         let mut disk = server.disk("v/db");
         // One that is not answered may come to nothing.
         disk.write(0, &[7; 4096]).unwrap();
-        // Before it is closed what is in memory is written, in several batches, and each of them
-        // takes so long.
+        // Before it is closed its data in memory is written, in several batches, each with this
+        // delay.
         let slow = format!("{}ms", 50 * round);
         server.good(&["volume", "rehearse", "v", "--delay", &slow, "--yes"]);
         let back = std::thread::scope(|scope| {
@@ -402,7 +402,7 @@ fn client_that_comes_back_before_a_history_is_gone_has_no_session_with_what_was_
             server.good(&["history", "disable", "v", "--yes"]);
             returning.join().unwrap()
         });
-        // One that came later has what there is now.
+        // A later session has the present state.
         if let Some(mut back) = back
             && back.write(0, &[8; 4096]).is_err()
         {

@@ -143,7 +143,7 @@ fn hooks_run_around_every_snapshot_and_no_longer_than_their_time() {
     let token = source.invite();
     destination.good(&["mirror", "create", "vol0", &token]);
     assert_eq!(lines(&log).len(), 4, "the snapshot of a mirror");
-    // One that fails: no snapshot, and the one after it runs all the same. It is kept over a
+    // One that fails: no snapshot, and the one after it runs all the same. The setting survives a
     // restart.
     source.kill();
     source.restart();
@@ -157,7 +157,7 @@ fn hooks_run_around_every_snapshot_and_no_longer_than_their_time() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("command around snapshots"), "{said}");
     assert!(source.json(&["status"])["problems"].to_string().contains("exit status: 3"));
-    // One that does not end, and what it has started.
+    // One that does not end, and its child.
     let child = dir.path().join("child");
     let hang = format!("sleep 600 & echo $! > {}; wait", child.display());
     source.good(&["volume", "hooks", "vol0", "--before", &hang, "--timeout", "300ms"]);
@@ -209,7 +209,7 @@ fn hook_that_fails_is_told_with_what_it_said() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), "d");
     server.good(&["volume", "create", "vol0", "--size", "64M"]);
-    // More than a pipe holds, and something that goes on with its output.
+    // More output than a pipe holds, and a child that keeps it open.
     let talks = "sleep 3 & head -c 300000 /dev/zero; echo; echo the database is away >&2; exit 3";
     server.good(&["volume", "hooks", "vol0", "--before", talks]);
     let said = server.bad(1, "failed", &["snapshot", "create", "vol0@one"]);
@@ -225,8 +225,8 @@ fn server_killed_between_the_commands_runs_the_one_after_when_it_is_back() {
     server.good(&["volume", "create", "vol0", "--size", "64M"]);
     let (log, frozen) = (dir.path().join("log"), dir.path().join("frozen"));
     let left = dir.path().join("left");
-    // Killed while the one before the snapshot runs, and what that has started: it would freeze the
-    // database after it was released.
+    // Killed while the command before the snapshot and its child run: the child would freeze the
+    // database after its release.
     let before =
         format!("(sleep 600; touch {0}) & echo $! > {1}; touch {0}; wait", frozen.display(), left.display());
     let after = format!("rm -f {}; echo released >> {}", frozen.display(), log.display());
@@ -247,12 +247,12 @@ fn server_killed_between_the_commands_runs_the_one_after_when_it_is_back() {
     let started = std::fs::read_to_string(&left).unwrap();
     let state = std::fs::read_to_string(format!("/proc/{}/stat", started.trim())).unwrap_or_default();
     assert!(state.is_empty() || state.contains(") Z "), "the command before it goes on: {state}");
-    // It is told when the command is over, which is later than the last of what it does.
+    // It is reported when the command has ended, which is later than its last action.
     wait_until("it is told of", || {
         server.json(&["status"])["problems"].to_string().contains("the server ended between")
     });
     assert_eq!(server.json(&["snapshot", "list", "vol0"]), serde_json::json!([]));
-    // Killed while the one after it runs: that is not cut off, and runs again.
+    // Killed while the command after it runs: that is not interrupted, and runs again.
     let slow = format!("touch {}; sleep 1; {after}", frozen.display());
     server.good(&["volume", "hooks", "vol0", "--before", "", "--after", &slow]);
     let mut asking = snapshot("vol0@two");

@@ -1,4 +1,4 @@
-//! The machine around a server: who else has its files, what others may do in its data directory, a
+//! The machine around a server: other users of its files, access of others to its data directory, a
 //! file system without room.
 
 mod running;
@@ -69,7 +69,7 @@ fn image_that_another_program_writes_to_is_not_taken_unless_its_owner_insists() 
     }
 }
 
-/// What others may do with something in the data directory.
+/// The files in the data directory with access for others.
 fn open_to_others(dir: &Path) -> Vec<String> {
     let mut open = Vec::new();
     let mut folders = vec![dir.to_owned()];
@@ -120,7 +120,7 @@ fn nothing_in_the_data_directory_is_open_to_others_whatever_the_umask() {
     }
     assert_eq!(open_to_others(&data), Vec::<String>::new());
     drop(server);
-    // What a copy or a restore has left open is closed by the next start.
+    // The next start removes access that a copy or a restore has left.
     for left in ["devices", "volumes/v", "volumes/v/volume.img", "exports.json"] {
         fs::set_permissions(data.join(left), fs::Permissions::from_mode(0o777)).unwrap();
     }
@@ -128,7 +128,7 @@ fn nothing_in_the_data_directory_is_open_to_others_whatever_the_umask() {
     running::wait_until("it answers", || run(&["status"]));
     assert_eq!(open_to_others(&data), Vec::<String>::new());
     drop(server);
-    // And what another user has put there keeps it from starting.
+    // And a file of another user prevents its start.
     let planted = data.join("devices/evil.json");
     fs::write(&planted, b"{}").unwrap();
     if std::os::unix::fs::chown(&planted, Some(12_345), None).is_err() {
@@ -199,7 +199,7 @@ fn volume_that_may_outgrow_its_file_system_is_told_when_it_is_made() {
     let shown = server.json(&["status"])["volumes"][0]["host"].clone();
     assert_eq!(shown["path"], disk.canonicalize().unwrap().display().to_string(), "{shown}");
     assert!(server.good(&["status"]).contains("HOST FREE"));
-    // Little of it is left: that is a problem before anything fails.
+    // Little space is free: that is a problem before any write fails.
     let room = shown["free_bytes"].as_u64().unwrap();
     fs::write(disk.join("other"), vec![1; (room - (3 << 20)) as usize]).unwrap();
     running::wait_until("it is told", || {
@@ -220,7 +220,7 @@ fn dumps_are_for_who_made_them_alone() {
     server.good(&["lun", "create", "v/db", "--size", "8M"]);
     server.good(&["snapshot", "create", "v@a"]);
     let image = path(dir.path(), "v.image");
-    // A shell that gives others what it makes.
+    // A shell that gives others access to new files.
     let dump = format!(
         "umask 000; exec {} --data {} image dump v -0 --to {image}",
         env!("CARGO_BIN_EXE_cairn"),

@@ -102,7 +102,7 @@ fn levels_are_dumped_in_parts_restored_in_any_order_and_mounted_without_a_server
     assert_eq!(dumped["bytes"], on_disk);
     assert_eq!(planned["data_bytes"], dumped["data_bytes"]);
     assert_eq!(planned["bytes"], on_disk, "a dry run is exact");
-    // Level 2 against 0, level 1 against 0 as well: only what changed since.
+    // Level 2 against 0, level 1 against 0 as well: only the later changes.
     fill(&server, 200, 20, 3);
     let (two, one) = (path(dir.path(), "two"), path(dir.path(), "one"));
     let dumped = server.json(&["image", "dump", "v", "-2", "--to", &two]);
@@ -151,7 +151,7 @@ fn levels_are_dumped_in_parts_restored_in_any_order_and_mounted_without_a_server
     assert_eq!(listing["luns"][0]["name"], "v/db");
     assert_eq!(listing["files"][0]["level"], "1");
     assert!(listing["snapshots"].to_string().contains("monday"));
-    // Alone it is no damage that the rest is elsewhere.
+    // For a single file it is not damage that the rest is elsewhere.
     let output = cairn().args(["image", "ls", &one]).output().unwrap();
     let (listed, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.is_empty(), "{said}");
@@ -184,7 +184,7 @@ fn dump_against_a_younger_snapshot_is_refused_and_leaves_nothing() {
             assert!(said.contains("not older than the dumped snapshot"), "{said}");
         }
     }
-    // Nothing is to be gone on with, and nothing is held for it.
+    // There is nothing to resume, and nothing is held for it.
     server.good(&["image", "dump", "v", "--to", &file]);
     server.good(&["snapshot", "delete", "v@monday", "--yes"]);
 }
@@ -249,7 +249,7 @@ fn damage_costs_a_record_is_named_and_the_rest_is_restored() {
         }
     }
     assert!((1..=256).contains(&unread), "{unread} blocks of one record");
-    // Of a file that is cut off nothing is believed until someone says so.
+    // A truncated file is not trusted until the user accepts the damage.
     let length = std::fs::metadata(&file).unwrap().len();
     std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(length / 2).unwrap();
     let cut = server.bad(27, "damaged", &["image", "restore", "x", &file]);
@@ -264,22 +264,21 @@ fn damage_costs_a_record_is_named_and_the_rest_is_restored() {
         verified.contains("cairn image dump VOLUME --resume"),
         "what helps a file that is cut off: {verified}"
     );
-    // One without its head is no dump any more: damage can't be accepted.
+    // A file without its head is not a dump any more: damage can't be accepted.
     std::fs::OpenOptions::new().write(true).open(&file).unwrap().write_all_at(&[0; 64], 0).unwrap();
     let headless = verify();
     assert!(headless.contains("another copy") && !headless.contains("--accept-damage"), "{headless}");
     server.bad(27, "damaged", &["image", "restore", "y", &file, "--accept-damage"]);
     server.bad(27, "damaged", &["image", "restore", "y", "/bin/true"]);
     server.bad(10, "not-found", &["image", "restore", "y", "/nothing"]);
-    // Behind another one it is a dump that is damaged as well, and no path in that.
+    // After another dump it is a damaged dump as well, and not a path in that one.
     let whole = path(dir.path(), "whole");
     server.good(&["image", "dump", "v", "--to", &whole]);
     let listed = cairn().args(["image", "ls", "--json", &whole, &file]).output().unwrap();
     assert!(refused(&listed, 27, "damaged", &["image", "ls"]).contains(&file));
 }
 
-/// Who looks for the file that is missing, and then at no more than that one, thinks that the
-/// others are whole.
+/// A user who only adds the missing file must still learn of damage in the others.
 #[test]
 fn damage_is_told_also_where_another_file_is_missing() {
     let dir = tempfile::tempdir().unwrap();
@@ -306,7 +305,7 @@ fn damage_is_told_also_where_another_file_is_missing() {
     lacks(&[&file, &missing]);
 }
 
-/// A pipe that nobody reads, to write into.
+/// The write end of a pipe without a reader.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -326,7 +325,7 @@ fn what_went_wrong_is_in_the_exit_code_also_where_nobody_reads_what_is_said() {
         command.args(["image", "verify", &file]).args(more).stdout(unread()).stderr(Stdio::null());
         assert_eq!(command.status().unwrap().code(), Some(27), "{more:?}");
     }
-    // A dump that is not whole yet is none.
+    // An incomplete dump does not count.
     server.good(&["volume", "rehearse", "v", "--delay", "200ms", "--yes"]);
     let mut command = cairn();
     command.args(["image", "dump", "v", "--json", "--to", &never, "--data"]).arg(&server.data);
@@ -339,7 +338,7 @@ fn killed_dump_leaves_no_whole_file_and_killed_restore_no_volume() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = served(dir.path());
     fill(&server, 0, 5000, 3);
-    // A pipe that nobody reads: the dump waits in the middle.
+    // A pipe without a reader: the dump waits in the middle.
     let mut dump = cairn()
         .args(["image", "dump", "v", "-0", "--data"])
         .arg(&server.data)
@@ -353,7 +352,7 @@ fn killed_dump_leaves_no_whole_file_and_killed_restore_no_volume() {
     server.bad(11, "busy", &["image", "dump", "v", "--to", "/dev/null"]);
     dump.kill().unwrap();
     dump.wait().unwrap();
-    // The server hears of that; with room in the pipe it would be done sooner than that.
+    // The server notices that; with room in the pipe it would be done sooner.
     std::thread::sleep(Duration::from_secs(1));
     let mut rest = Vec::new();
     pipe.read_to_end(&mut rest).unwrap();
@@ -392,7 +391,7 @@ fn killed_dump_leaves_no_whole_file_and_killed_restore_no_volume() {
     assert!(server.good(&["volume", "check", "w", "--deep"]).contains("sound"));
 }
 
-/// Somebody wants to know how long a dump takes.
+/// Such a dump only measures the time.
 #[test]
 fn dump_that_is_thrown_away_takes_nothing_from_those_that_are_kept() {
     let dir = tempfile::tempdir().unwrap();
@@ -431,7 +430,7 @@ fn dump_against_a_named_snapshot_and_of_one() {
     server.bad(10, "not-found", &["image", "dump", "v@b", "--base", "none", "--to", "/dev/null"]);
     server.good(&["image", "restore", "w", &more, &full]);
     assert_eq!(content(server.disk("w/db")), content(server.disk("v@b/db")));
-    // Level 1 is made against the snapshot of level 0, as long as that is there.
+    // Level 1 is made against the snapshot of level 0, while that exists.
     server.good(&["image", "dump", "v@b", "-1", "--to", "/dev/null"]);
     server.good(&["snapshot", "delete", "v@a", "--yes"]);
     let gone = server.bad(13, "diverged", &["image", "dump", "v", "-1", "--to", "/dev/null"]);
@@ -477,7 +476,7 @@ fn dump_to_the_end_of_a_file_leaves_what_is_there() {
     assert!(one.starts_with(lines), "the lines are gone; {} bytes", one.len());
     let dump = &one[lines.len()..];
     assert!(verified(dir.path(), dump)["data_bytes"].as_u64().unwrap() >= 500 * 4096);
-    // Also what this has left there.
+    // Also the remainder of this one.
     dump_into(&server, "v@s", &file);
     let two = std::fs::read(&log).unwrap();
     assert!(two.starts_with(&one) && two.len() == one.len() + dump.len());
@@ -512,7 +511,7 @@ fn dump_to_standard_output_begins_where_that_is() {
     verified(dir.path(), &std::fs::read(&longer).unwrap());
 }
 
-/// A part of it is a file, and another one is not.
+/// One part of it is a file, and another one is not.
 #[test]
 fn dump_made_anew_into_a_file_and_a_device_has_nothing_of_the_one_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -530,8 +529,8 @@ fn dump_made_anew_into_a_file_and_a_device_has_nothing_of_the_one_before() {
     assert!(!Path::new(&format!("{half}.partial")).exists());
 }
 
-/// `{ dd ...; cairn image restore NAME -; } < FILE` of a shell: of several dumps in one file the
-/// one is meant that is next.
+/// `{ dd ...; cairn image restore NAME -; } < FILE` of a shell: of several dumps in one file, the
+/// next one is read.
 #[test]
 fn dump_is_read_from_where_standard_input_stands() {
     let dir = tempfile::tempdir().unwrap();
@@ -569,7 +568,7 @@ fn dump_is_read_from_where_standard_input_stands() {
     assert!(content(server.disk("back/db")) == content(server.disk("z/db")));
     let alone = server.json(&["image", "verify", &second]);
     assert_eq!(good(&["verify", "-"]), alone);
-    // What is before it is nobody's business, and it is what is looked at.
+    // The bytes before it are ignored, and it is verified.
     flip(&both, next / 2);
     assert_eq!(good(&["verify", "-"]), alone);
     let inside = next + (bytes.len() as u64 - next) / 2;
@@ -578,7 +577,7 @@ fn dump_is_read_from_where_standard_input_stands() {
     assert_eq!(code, Some(27), "{said:?}");
     let (code, said) = read(&["restore", "again", "-"]);
     assert_eq!(code, Some(27), "{said:?}");
-    // It goes on there too.
+    // It resumes there too.
     flip(&both, inside);
     assert_eq!(good(&["restore", "again", "-", "--resume"])["dumped_from"], "z");
     assert!(content(server.disk("again/db")) == content(server.disk("z/db")));

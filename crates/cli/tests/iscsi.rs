@@ -1,5 +1,5 @@
-//! iSCSI from the command line to a foreign initiator: qemu's; and to our own, where that cannot
-//! say what a test wants said.
+//! iSCSI from the command line to a foreign initiator: qemu's; and to our own, if that cannot send
+//! the requests of a test.
 #[allow(dead_code, reason = "this test program uses a part of it")]
 #[path = "../../frontend/iscsi/tests/harness/initiator.rs"]
 mod initiator;
@@ -73,9 +73,9 @@ fn initiator_recovers_from_a_killed_server_and_flushed_data_is_there() {
     assert!(text(&info).contains("64 MiB"), "{}", text(&info));
 }
 
-/// What an initiator reads of a LUN after it has written without a flush, lost the server to a
-/// kill, logged in to the next one, and flushed. (Here it is another process of it, to whom the
-/// server owes the same: qemu-io does not connect again.)
+/// The data that an initiator reads from a LUN after it has written without a flush, lost the
+/// server to a kill, logged in to the next one, and flushed. (Here it is another process, to which
+/// the server has the same obligation: qemu-io does not reconnect.)
 fn after_a_kill_under_the_initiator(write_cache: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Running::start(dir.path(), "d");
@@ -88,7 +88,7 @@ fn after_a_kill_under_the_initiator(write_cache: &str) -> String {
     server.good(&["export", "set", "v/db", "--write-cache", write_cache]);
     assert_eq!(server.json(&["export", "list"])[0]["access"]["write_cache"], write_cache);
     let mut initiator = Command::new("qemu-io");
-    // Else it asks for FUA by itself.
+    // Otherwise it sets FUA by itself.
     initiator
         .args(["-t", "writeback", "-f", "raw", &url(&server)])
         .stdin(Stdio::piped())
@@ -116,7 +116,7 @@ fn initiator_that_comes_back_after_a_kill_misses_nothing_that_was_answered() {
     }
     let said = after_a_kill_under_the_initiator("auto");
     assert!(!said.contains("verification failed"), "{said}");
-    // That this can fail is seen with a cache, which is why there is none unless somebody asks.
+    // With a cache this fails, which is why it is off by default.
     let said = after_a_kill_under_the_initiator("on");
     assert!(said.contains("Pattern verification failed"), "{said}");
 }
@@ -188,7 +188,7 @@ fn no_two_disks_have_one_target() {
     }
     server.good(&["lun", "create", "a.b/c", "--size", "8M"]);
     server.disk("a.b/c").write(0, &[7; 512]).unwrap();
-    // Who logs in to this one again must not find another disk.
+    // An initiator that logs in again must not find another disk.
     let target = "a.b.c";
     let read = || {
         let mut initiator = log_in(&server, target, 1).unwrap();
@@ -256,7 +256,7 @@ fn who_may_see_a_lun_holds_for_all_that_is_left_of_it_and_for_its_clones() {
     assert!(log_in(&server, "v.db", 1).is_ok());
 }
 
-/// A source whose LUNs are open to some only, and a mirror of it.
+/// A source with LUNs of restricted access, and a mirror of it.
 fn restricted(dir: &std::path::Path) -> (Running, Running) {
     let mut source = Running::start(dir, "source");
     source.stay();
@@ -276,7 +276,7 @@ fn restricted(dir: &std::path::Path) -> (Running, Running) {
     (source, mirror)
 }
 
-/// How a server lets a stranger in to a LUN of the volume: 0x0202 is that he may not.
+/// The login status of a stranger at a LUN of the volume: 0x0202 is a refusal.
 fn refusal(server: &Running, lun: &str) -> Option<u16> {
     log_in(server, &format!("v.{lun}"), 1).err()
 }
@@ -309,7 +309,7 @@ fn lun_of_a_mirror_is_open_to_nobody_who_is_kept_out_at_its_source_also_after_a_
     assert_eq!(fixed["access"]["block_bytes"], 4096, "or partitions would not be found");
     let kept = std::fs::read_to_string(mirror.data.join("exports.json")).unwrap();
     assert!(!kept.contains("a-long-enough-secret"), "who has a mirror can't write to its source");
-    // What the owner of this side says holds, also where it is that everybody may.
+    // The settings of this side's owner apply, even if they admit every initiator.
     mirror.good(&["export", "set", "v/proven", "--no-chap"]);
     mirror.good(&["export", "set", "v/named", "--any-initiator"]);
     assert_eq!(let_in(&mirror), [None; 3]);
@@ -346,14 +346,14 @@ fn what_is_set_for_a_lun_of_a_mirror_holds_whatever_its_source_says_and_the_rest
     mirror.good(&["export", "set", "v/open", "--network", "10.0.0.0/8"]);
     source.good(&["export", "set", "v/proven", "--no-chap"]);
     source.good(&["export", "set", "v/fixed", "--network", "10.0.0.0/8"]);
-    // A server that starts asks at once.
+    // A server queries the source directly after its start.
     mirror.kill();
     mirror.restart();
     running::wait_until("the source is asked", || refusal(&mirror, "fixed") == FORBIDDEN);
     assert_eq!(refusal(&mirror, "proven"), None);
     assert_eq!(refusal(&mirror, "named"), None, "its owner here lets everybody in");
     assert_eq!(refusal(&mirror, "open"), FORBIDDEN, "and nobody from elsewhere");
-    // A planned change asks before it.
+    // A planned change queries the source first.
     source.good(&["export", "set", "v/proven", "--initiator", "iqn.2000-01.example:friend"]);
     source.good(&["mirror", "allow-reverse", "v"]);
     let reversed = mirror.good(&["mirror", "reverse", "v", "--yes"]);
@@ -386,7 +386,7 @@ fn session_with_a_mirror_ends_when_the_source_keeps_that_initiator_out() {
     };
     assert_eq!((sessions("v/open"), sessions("v/fixed")), (1, 1));
     source.good(&["export", "set", "v/open", "--initiator", "iqn.2000-01.example:friend"]);
-    // It is asked at once, and not only within a minute.
+    // The source is queried at once, and not only within a minute.
     mirror.good(&["mirror", "repoint", "v", &source.invite()]);
     running::wait_until("the source is asked", || refusal(&mirror, "open") == Some(0x0202));
     running::wait_until("who may not log in any more is cut off", || sessions("v/open") == 0);
@@ -394,7 +394,7 @@ fn session_with_a_mirror_ends_when_the_source_keeps_that_initiator_out() {
     drop((opened, other));
 }
 
-/// What libiscsi's `iscsi-inq` says, without a user's own settings.
+/// The output of libiscsi's `iscsi-inq`, without a user's own settings.
 fn inquiry(url: &str) -> Output {
     let mut command = Command::new("timeout");
     command.args(["60", "iscsi-inq", url]);
@@ -431,7 +431,7 @@ fn target_proves_itself_to_a_foreign_initiator_that_asks() {
     assert!(!impostor.status.success(), "the initiator sees that the proof is wrong: {}", text(&impostor));
     let wrong = inquiry(&of("a-secret-that-is-wrong", "another-long-secret"));
     assert!(!wrong.status.success(), "{}", text(&wrong));
-    // A target that has no secret of its own can't prove itself, and says so by refusing.
+    // A target without a secret of its own can't authenticate, and refuses the login.
     set("initiator me a-long-enough-secret\n");
     let none = inquiry(&of("a-long-enough-secret", "another-long-secret"));
     assert!(!none.status.success(), "{}", text(&none));
@@ -454,7 +454,7 @@ fn status_shows_what_sessions_did_lately() {
         qemu.args(["-c", command]);
     }
     let mut qemu = qemu.arg(url(&server)).spawn().unwrap();
-    // What it shows is of the last seconds, so that each look has a write of its own.
+    // It shows the last seconds, so each check makes a write of its own.
     let mut look = || {
         nbd.write(1 << 20, &[1; 4096]).unwrap();
         server.json(&["status"])
@@ -555,7 +555,7 @@ fn target_that_two_disks_have_by_their_names_leads_to_neither() {
     }
     server.good(&["image", "dump", "x", "-0", "--to", &dump]);
     assert!(log_in(&server, "a.b.c", 1).is_ok());
-    // No dump says beforehand which LUNs it brings.
+    // The LUNs of a dump are unknown before its restore.
     server.good(&["image", "restore", "a", &dump]);
     assert_eq!(log_in(&server, "a.b.c", 2).err(), Some(0x0203), "it would be another disk than before");
     let problems = server.json(&["status"])["problems"].to_string();
@@ -616,8 +616,7 @@ fn adopted_lun_is_one_disk_to_initiators_under_both_of_its_names() {
     drop(lun);
     once_free(&server, &adopt);
 
-    // What was reserved before the adoption holds, and against the other name as well; also after a
-    // kill.
+    // A reservation from before the adoption holds, also against the other name, and after a kill.
     for round in 0..2 {
         let mut lun = log_in(&server, "v.db", 1).unwrap();
         let mut device = log_in(&server, "disk0", 1).unwrap();
@@ -628,7 +627,7 @@ fn adopted_lun_is_one_disk_to_initiators_under_both_of_its_names() {
         server.restart();
     }
 
-    // Taken over by the device's name, and the LUN's is told.
+    // Preempted through the device's name, and the LUN's session gets the notice.
     let mut lun = log_in(&server, "v.db", 1).unwrap();
     let mut device = log_in(&server, "disk0", 1).unwrap();
     assert_eq!(reserve_out(&mut device, 0, 0, (0, 22)), 0, "the same port by another name has no key yet");
@@ -644,7 +643,7 @@ fn adopted_lun_is_one_disk_to_initiators_under_both_of_its_names() {
     drop(device);
     server.bad(11, "busy", &["device", "release", "disk0", "--yes"]);
 
-    // Its release opens the disk to nobody.
+    // Its release does not open the disk to any initiator.
     drop(lun);
     once_free(&server, &["device", "release", "disk0", "--yes"]);
     assert!(log_in(&server, "disk0", 1).is_err());
@@ -686,7 +685,7 @@ fn settings_of_an_adopted_lun_hold_under_both_of_its_names() {
         session.command(70, &cdb, 0x40, 8, &[]);
         assert_eq!(session.receive().unwrap().1[4..], 4096_u32.to_be_bytes(), "READ CAPACITY (10)");
     }
-    // Whoever is there by either name is sent away, as what he was told no longer holds.
+    // Sessions under either name are closed, as their negotiated parameters no longer hold.
     server.good(&["export", "set", "v/db", "--read-only", "true"]);
     assert!(sessions.iter_mut().all(Initiator::is_closed));
     let mut device = log_in(&server, "disk0", 1).unwrap();

@@ -237,7 +237,7 @@ fn cascade_goes_on_without_the_server_in_the_middle() {
     let shown = status(&last);
     let (changed, full) = (&shown["last"]["changed_bytes"], &shown["last"]["full_bytes"]);
     assert!(changed.as_u64().unwrap() * 4 < full.as_u64().unwrap(), "no new baseline: {shown}");
-    // What is kept for the middle may go.
+    // Snapshots kept for the middle may be deleted.
     let gone = first.json(&["peer", "list"])[0]["id"].as_str().unwrap().to_owned();
     first.good(&["peer", "revoke", &gone, "--yes"]);
     write(&first, 5 << 20, 11, 64 << 10);
@@ -256,7 +256,7 @@ fn cascade_goes_on_without_the_server_in_the_middle() {
     }
 }
 
-/// It would be told that the two have diverged, for good: what it shows the other one never had.
+/// It would report permanent divergence: the other one never had its visible image.
 #[test]
 fn mirror_follows_no_mirror_that_is_behind_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -282,14 +282,14 @@ fn mirror_follows_no_mirror_that_is_behind_it() {
     }
 }
 
-/// Nobody of them takes writes, and to each of them the other one has nothing new.
+/// None of them is writable, and each finds nothing new at its source.
 #[test]
 fn mirrors_that_follow_each_other_say_so_until_one_has_a_source_again() {
     let dir = tempfile::tempdir().unwrap();
     let first = source(dir.path());
     let mut ring: Vec<Running> =
         ["one", "two", "three"].iter().map(|name| Running::start(dir.path(), name)).collect();
-    // The first of them gets the newest image: no mirror follows one that is behind it.
+    // The first of them gets the newest image: no mirror follows one with an older image.
     for mirror in ring.iter_mut().rev() {
         mirror.stay();
         mirror.good(&["mirror", "create", "vol0", &first.invite()]);
@@ -400,7 +400,7 @@ fn cron_lock_and_tokens_hold_what_they_say() {
     // A token is for one mirror, and its holder sees no other volume.
     let output = destination.run(&["mirror", "create", "other", word]);
     assert!(!output.status.success());
-    // What is locked here stays, whatever happens to it there.
+    // A snapshot locked here stays, even if it is deleted there.
     source.good(&["snapshot", "create", "vol0@payroll"]);
     destination.good(&["mirror", "update", "vol0"]);
     source.good(&["snapshot", "delete", "vol0@payroll", "--yes"]);
@@ -409,7 +409,7 @@ fn cron_lock_and_tokens_hold_what_they_say() {
     assert!(message.contains("payroll") && message.contains("locked"), "{message}");
     assert_eq!(status(&destination)["state"], "diverged");
     assert!(destination.good(&["snapshot", "list", "vol0"]).contains("payroll"));
-    // A lock that is taken off counts for what comes later.
+    // Removing a lock applies to later snapshots only.
     destination.good(&["mirror", "set", "vol0", "--lock", "off", "--every", "1d"]);
     let advice = destination.advice(13, &["mirror", "update", "vol0"]);
     destination.follow(&advice.replace("FILE", key), "unlock");
@@ -454,7 +454,7 @@ fn governor_holds_transfers_back_while_clients_of_the_source_wait_too_long() {
             });
         }
         poll("the clients' latency is seen", || governed()["p99_us"].as_u64().is_some_and(|p99| p99 > 2000));
-        // At that rate it goes on for longer than the governor takes to judge.
+        // At that rate it runs for longer than the governor takes to judge.
         let limited = ["mirror", "create", "vol0", &token, "--compress", "never", "--limit", "4M"];
         let to = &destination;
         let create = scope.spawn(move || to.good(&limited));

@@ -1,5 +1,5 @@
-//! Locks of a mirror's snapshots against the administrator of its own server: what is locked stays,
-//! and a lock key lifts it.
+//! Locks of a mirror's snapshots against the administrator of its own server: locked snapshots
+//! stay, and a lock key lifts the locks.
 
 mod running;
 
@@ -92,7 +92,7 @@ fn locked_snapshot_outlives_changes_of_role() {
     source.good(&["mirror", "failback", "vol0"]);
     destination.good(&["mirror", "update", "vol0"]);
     stays(&destination, &["mirror", "delete", "vol0", "--yes"]);
-    // What the source deletes meanwhile stays here.
+    // A snapshot that the source deletes meanwhile stays here.
     source.good(&["snapshot", "delete", "vol0@payroll", "--yes"]);
     destination.bad(13, "diverged", &["mirror", "update", "vol0"]);
     assert!(has_payroll(&destination));

@@ -11,7 +11,7 @@ use running::{Running, path, wait_until};
 
 const DASHBOARD: &str = include_str!("../../../monitoring/cairn-dashboard.json");
 const RULES: &str = include_str!("../../../monitoring/cairn.rules.yml");
-/// What Prometheus adds itself.
+/// Labels that Prometheus adds itself.
 const OF_PROMETHEUS: [&str; 2] = ["instance", "job"];
 
 /// Names and labels that a server gives.
@@ -28,7 +28,7 @@ fn scrape(server: &Running, families: &mut BTreeMap<String, BTreeSet<String>>) {
     }
 }
 
-/// The metrics of an expression, each with the labels that it is asked for.
+/// The metrics of an expression, each with the labels that it uses.
 fn asked(expression: &str) -> Vec<(String, BTreeSet<String>)> {
     let mut found: Vec<(String, BTreeSet<String>)> = Vec::new();
     let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
@@ -62,7 +62,8 @@ fn named(text: &str, before: &str, after: &str) -> BTreeSet<String> {
 struct Given(BTreeMap<String, BTreeSet<String>>);
 
 impl Given {
-    /// That servers give what an expression asks for, and the labels that its legend or text names.
+    /// Checks that servers export the metrics of an expression, and the labels that its legend or
+    /// text names.
     fn check(&self, place: &str, expression: &str, named: &BTreeSet<String>) {
         let asked = asked(expression);
         let has = |family: &BTreeSet<String>, label: &String| {
@@ -119,7 +120,7 @@ fn dashboard_and_alerts_name_what_servers_give() {
     });
     scrape(&mirror, &mut given);
     let given = Given(given);
-    // Both connections count, also the one that is gone.
+    // Both connections count, including the closed one.
     let status = source.json(&["status"]);
     let exports = status["exports"].as_array().unwrap();
     let totals = &exports.iter().find(|export| export["name"] == "v/db").unwrap()["totals"];

@@ -1,4 +1,4 @@
-//! `cairn mount`, and what works on files: snapshots to look into, differences, BSD dumps, image
+//! `cairn mount`, and features for files: snapshots to look into, differences, BSD dumps, image
 //! dumps, mirrors. The kernel and Linux `restore` are the other side.
 //!
 //! Mounting needs root here; without it these tests say that they are skipped.
@@ -77,7 +77,7 @@ fn write_and_sync(path: &Path, bytes: &[u8]) {
     file.sync_all().unwrap();
 }
 
-/// What two trees have in common when they are the same, by path.
+/// The properties of a tree to compare, by path.
 fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![root.to_owned()];
@@ -88,7 +88,7 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
         if meta.is_dir() {
             for entry in fs::read_dir(&path).unwrap() {
                 let entry = entry.unwrap();
-                // What the two restores keep for the next increment.
+                // The state of the two restores for the next increment.
                 if entry.file_name() != "restoresymtable" && entry.file_name() != ".cairn-restore.json" {
                     waiting.push(entry.path());
                 }
@@ -124,8 +124,7 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// What tells contents apart: FNV-1a of the blocks that are not zero, and of where they are. Holes
-/// are not read.
+/// A checksum of the content: FNV-1a of the nonzero blocks and their offsets. Holes are not read.
 fn content(path: &Path, length: u64) -> u64 {
     let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x100_0000_01b3);
     let file = File::open(path).unwrap();
@@ -211,8 +210,8 @@ fn files_live_in_a_mount_and_snapshots_show_them_as_they_were() {
     };
     assert_eq!(strip(&mounted.point), strip(&copy));
 
-    // What was written and is still open is in the snapshot, though the kernel had kept it to
-    // itself.
+    // Writes to a file that is still open are in the snapshot, though the kernel had only cached
+    // them.
     let mut open = File::create(mounted.path("open")).unwrap();
     open.write_all(b"written, not closed").unwrap();
     mounted.server.good(&["snapshot", "create", "vol0@s1"]);
@@ -226,7 +225,7 @@ fn files_live_in_a_mount_and_snapshots_show_them_as_they_were() {
     assert_eq!(tree(&mounted.path(".snapshot/s1")), before);
     assert_eq!(mounted.read(".snapshot/s1/home/ann/notes"), "first");
     assert_eq!(mounted.read("home/other name"), "second");
-    // In any directory, as that directory was; not in a listing, and not changed by anybody.
+    // In any directory, in its state then; not in a listing, and read-only.
     assert_eq!(mounted.read("home/ann/.snapshot/s1/notes"), "first");
     assert!(!tree(&mounted.point).keys().any(|path| path.starts_with(".snapshot")));
     let refused = fs::write(mounted.path(".snapshot/s1/home/new"), "x").unwrap_err();
@@ -244,7 +243,7 @@ fn files_live_in_a_mount_and_snapshots_show_them_as_they_were() {
         .collect();
     assert_eq!(listed, ["s1", "s2"]);
     let told = mounted.server.good(&["snapshot", "diff", "vol0", "s1", "s2"]);
-    // A file with two names is told by one of them.
+    // A file with two names is reported under one of them.
     let changed = ["changed   /home/ann/notes", "changed   /home/other name"];
     assert!(told.lines().any(|told| changed.contains(&told)), "{told}");
     for line in ["deleted   /pipe", "renamed   /crowd/ -> /home/moved/", "created   /home/new"] {
@@ -284,8 +283,8 @@ fn files_live_in_a_mount_and_snapshots_show_them_as_they_were() {
     assert_eq!(mounted.server.good(&["volume", "check", "vol0", "--deep"]).lines().count(), 1);
 }
 
-/// A listing opens the snapshots that it tells of. The kernel, which is told numbers alone of most,
-/// has nothing to forget.
+/// A listing opens the snapshots in it. The kernel, which gets only the numbers of most, sends no
+/// forget requests for them.
 #[test]
 fn snapshots_that_were_only_listed_hold_no_blocks_once_they_are_deleted() {
     if !can_mount() {
@@ -303,8 +302,7 @@ fn snapshots_that_were_only_listed_hold_no_blocks_once_they_are_deleted() {
         let list = mounted.server.json(&["volume", "list"]);
         list[0]["used_bytes"].as_u64().unwrap()
     };
-    // As a program reads that takes a few names at a time: the kernel asks for more than these with
-    // the first.
+    // Like a program that reads a few names at a time: with the first the kernel requests more.
     let directory = File::open(mounted.path(".snapshot")).unwrap();
     let mut buffer = [std::mem::MaybeUninit::uninit(); 512];
     let mut names = rustix::fs::RawDir::new(&directory, &mut buffer);
@@ -320,7 +318,7 @@ fn snapshots_that_were_only_listed_hold_no_blocks_once_they_are_deleted() {
     }
     wait_until("what was deleted holds its blocks", || used() + (7 << 20) < before);
 
-    // Also one that was made, listed and deleted before anybody looked whether one is gone.
+    // Also one that was created, listed and deleted before the next check for deleted ones.
     fs::write(mounted.path("file"), vec![99; 8 << 20]).unwrap();
     mounted.server.good(&["snapshot", "create", "vol0@brief"]);
     fs::remove_file(mounted.path("file")).unwrap();
@@ -358,8 +356,7 @@ fn files_without_names_get_one_or_are_gone_with_who_has_them_open() {
     drop(file);
     assert_eq!(fs::read(mounted.path("named")).unwrap()[4090..], *b"content");
 
-    // Who says that it never gets a name is believed, and a last name that is gone does not come
-    // back.
+    // A file opened with `O_EXCL` never gets a name, and a removed last name does not come back.
     let private = make(OFlags::EXCL);
     assert!(link(&private, "private").is_err());
     let lost = File::open(mounted.path("named")).unwrap();
@@ -380,7 +377,7 @@ fn what_programs_ask_of_open_files_is_right() {
     let options = File::options().read(true).write(true).create(true).truncate(false).clone();
     let mut file = options.open(&path).unwrap();
 
-    // Holes are found also in what the kernel has not sent yet.
+    // Holes are also found in data that the kernel has not sent yet.
     file.write_all_at(b"data", 1 << 20).unwrap();
     assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)).unwrap(), 1 << 20);
     assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)).unwrap(), 0);
@@ -392,7 +389,7 @@ fn what_programs_ask_of_open_files_is_right() {
     file.read_exact_at(&mut bytes, 0).unwrap();
     assert!(bytes[4096..12_288].iter().all(|byte| *byte == 0) && bytes[12_288] == 7);
 
-    // A file that was deleted is there as long as it is open.
+    // A deleted file exists as long as it is open.
     fs::remove_file(&path).unwrap();
     assert!(!path.exists());
     file.write_all_at(b"still here", 0).unwrap();
@@ -439,8 +436,8 @@ fn what_programs_ask_of_open_files_is_right() {
     if said.status.success() {
         assert_eq!(fs::metadata(&tool).unwrap().mode() & 0o7777, 0o777);
     }
-    // So does one past the kernel's cache, and whatever else changes content; what the kernel has
-    // told before counts no more.
+    // So does one past the kernel's cache, and any other change of content; earlier answers of the
+    // kernel no longer count.
     let name = tool.display();
     for change in [
         format!("dd if=/dev/zero of={name} bs=4096 count=1 conv=notrunc oflag=direct"),
@@ -493,9 +490,9 @@ fn what_programs_ask_of_open_files_is_right() {
     fs::remove_dir_all(&crowd).unwrap();
 }
 
-/// Bytes that a reader brings into the kernel's cache while a write goes past it are those of
-/// before: they must not stay there when the write is over. The kernel drops them where a program
-/// waits for its write, and leaves them where it hears of it later.
+/// Bytes that a reader loads into the kernel's cache during a direct write are old: they must not
+/// stay there after the write. The kernel drops them if a program waits for its write, and keeps
+/// them if the write is asynchronous.
 #[test]
 fn nothing_old_stays_in_the_cache_beside_writes_that_go_past_it() {
     const BYTES: usize = 1 << 20;
@@ -539,9 +536,8 @@ fn nothing_old_stays_in_the_cache_beside_writes_that_go_past_it() {
     });
 }
 
-/// Mounts that are taken away by other programs while others come and go: each is forgotten, and
-/// none comes again by itself. Containers keep what they change in an overlay: it takes a file
-/// system above only if that can leave something under a name that it renames.
+/// Containers store their changes in an overlay: it accepts a file system as its upper layer only
+/// if that supports renames that leave a whiteout.
 #[test]
 fn overlay_keeps_what_is_changed_in_it_in_a_mount() {
     if !can_mount() {
@@ -632,13 +628,13 @@ fn deleting_files_leaves_no_error_to_who_syncs() {
     for number in 0..20 {
         fs::remove_file(mounted.path(&format!("f{number}"))).unwrap();
     }
-    // The times of the deletions are told now, of files that are gone.
+    // The times of the deletions arrive now, for removed files.
     rustix::fs::syncfs(&root).unwrap();
     mounted.server.good(&["snapshot", "create", "vol0@after"]);
 }
 
-/// Each answer needs what the kernel still holds of a file, and somebody to take it: more at once
-/// than a mount has threads on the processor on which all of them ask.
+/// Each answer needs the kernel's cached data of a file, and a thread to receive it: more at once
+/// than a mount has threads on the processor of all these requests.
 #[test]
 fn many_at_once_are_told_where_the_data_ends_that_the_kernel_still_holds() {
     if !can_mount() {
@@ -670,15 +666,15 @@ sys.exit(len(wrong) > 0)
         }
     };
     if ended.is_none() {
-        // Ends the connection, so that nobody waits for ever.
+        // Ends the connection, so that no thread waits for ever.
         let _ = rustix::mount::unmount(&mounted.point, rustix::mount::UnmountFlags::FORCE);
         asking.wait().unwrap();
     }
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
-/// Whether a mount whose server was killed has come to its end. What comes just before the kernel
-/// lets go is broken off.
+/// Whether the mount of a killed server has ended. Requests just before the kernel's release are
+/// aborted.
 fn has_ended(directory: &Path) -> bool {
     let gone = fs::metadata(directory).unwrap_err().raw_os_error().unwrap();
     assert!(matches!(gone, ENOTCONN | ECONNABORTED | ECANCELED), "{gone}");
@@ -698,7 +694,7 @@ fn killed_server_leaves_errors_and_comes_back_with_what_was_synced() {
         for n in 0..20 {
             let path = directory.join(format!("{n}"));
             write_and_sync(&path, format!("{round} {n} {}", "x".repeat(n * 700)).as_bytes());
-            // Beside it what nobody promised to keep.
+            // Besides, data without a promise of durability.
             fs::write(directory.join(format!("unsynced {n}")), vec![1; 100_000]).unwrap();
         }
         fs::rename(directory.join("3"), directory.join("three")).unwrap();
@@ -723,7 +719,7 @@ fn killed_server_leaves_errors_and_comes_back_with_what_was_synced() {
         }
         assert_eq!(mounted.server.good(&["volume", "check", "vol0"]).lines().count(), 1);
     }
-    // SIGTERM takes the mount away, with all that was written; the next start brings it back.
+    // SIGTERM removes the mount, after all writes; the next start restores it.
     mounted.write("last", "not synced, but in order");
     assert_eq!(mounted.server.terminate(), 0);
     assert!(fs::read_dir(&mounted.point).unwrap().next().is_none());
@@ -736,9 +732,9 @@ fn killed_server_leaves_errors_and_comes_back_with_what_was_synced() {
     });
 }
 
-/// A snapshot begins by having the kernel write what it holds of a mount, which waits for the
-/// server. A thread that waits so as a kill comes would keep the server from ending, and all that
-/// work in the mount.
+/// A snapshot first makes the kernel write back its cache of a mount, which waits for the server. A
+/// thread in that wait during a kill would prevent the exit of the server, and of all programs in
+/// the mount.
 #[test]
 fn server_that_is_killed_while_it_collects_what_programs_wrote_ends_with_its_mounts() {
     if !can_mount() {
@@ -765,7 +761,7 @@ fn server_that_is_killed_while_it_collects_what_programs_wrote_ends_with_its_mou
             let ended = mounted.server.kill_in_time();
             is_over.store(true, Ordering::Release);
             if !ended {
-                // Ends the connection, so that the rest of the tests goes on.
+                // Ends the connection, so that the other tests continue.
                 let _ = rustix::mount::unmount(&mounted.point, rustix::mount::UnmountFlags::FORCE);
             }
             assert!(ended, "the killed server does not end, round {round}");
@@ -791,7 +787,7 @@ fn mount_that_was_taken_away_under_programs_names_them_and_they_can_be_cut_off()
     fs::create_dir(mounted.path("sub")).unwrap();
     let mut works = Command::new("sleep").arg("600").current_dir(mounted.path("sub")).spawn().unwrap();
 
-    // By another program: who works in it goes on, and nobody else gets a tree beside his.
+    // By another program: its users continue, and no second tree is opened beside theirs.
     rustix::mount::unmount(&mounted.point, rustix::mount::UnmountFlags::DETACH).unwrap();
     let told = mounted.server.bad(11, "busy", &["mount", "vol0", second]);
     let named = format!("sleep ({})", works.id());
@@ -800,13 +796,13 @@ fn mount_that_was_taken_away_under_programs_names_them_and_they_can_be_cut_off()
     assert!(mounted.server.bad(11, "busy", &["mount", "vol0", first]).contains(&named));
     assert!(list(&mounted.server)[0]["left_to"].as_str().unwrap().contains(&named));
     open.write_all(b" and after").unwrap();
-    // A snapshot has what he wrote meanwhile.
+    // A snapshot has the writes of that program in the meantime.
     mounted.server.good(&["snapshot", "create", "vol0@meanwhile"]);
 
     let told = mounted.server.bad(11, "busy", &["snapshot", "rollback", "vol0@meanwhile", "--yes"]);
     assert!(told.contains(&named), "he would lose what he has not written yet: {told}");
 
-    // Cut off, he gets errors, and what he had written is there.
+    // Cut off, it gets errors, and its earlier writes exist.
     mounted.server.good(&["unmount", "--force", first]);
     assert!(open.write_all(b"never").and_then(|()| open.sync_all()).is_err());
     drop(open);
@@ -827,8 +823,8 @@ fn mount_that_was_taken_away_under_programs_names_them_and_they_can_be_cut_off()
     });
     assert_eq!(list(&mounted.server).len(), 1);
 
-    // A third directory shows the files also when the first one is an ordinary directory again, and
-    // a snapshot has what is written by the second.
+    // A third directory shows the files even when the first one is an ordinary directory again, and
+    // a snapshot has the writes through the second.
     mounted.server.good(&["mount", "vol0", second]);
     mounted.server.good(&["unmount", first]);
     let mut open = File::create(format!("{second}/late")).unwrap();
@@ -945,7 +941,7 @@ fn dump_and_increments(kept: bool) {
     apply(9);
     assert_eq!(mounted.server.json(&["dump", "--dates", "vol0"]).as_array().unwrap().len(), 4);
     if kept {
-        // What is new since level 5, and the directories that lead there.
+        // The changes since level 5, and their parent directories.
         mounted.server.good(&["snapshot", "create", "vol0@again"]);
         let plan = mounted.server.json(&["dump", "-n", "-9", "vol0@again"]);
         let since = mounted.server.json(&["dump", "-n", "-9", "vol0@level9"]);
@@ -985,8 +981,7 @@ fn dump_and_increments(kept: bool) {
     assert!(mounted.server.json(&["snapshot", "list", "vol0"]).as_array().unwrap().is_empty());
 }
 
-/// Dumps tell times by the second, so what changed in the second of a dump is in the next one as
-/// well.
+/// Dumps have times in seconds, so changes in the second of a dump are in the next one as well.
 fn wait_for_the_next_second() {
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let start = now();
@@ -1021,7 +1016,7 @@ fn files_come_out_of_image_dumps_without_restoring_them() {
     assert_eq!(image(&["cat", &zero, &one, "home/ann/notes"]), (Some(0), "second".to_owned()));
     assert_eq!(image(&["cat", &zero, &one, "@monday:/home/ann/notes"]), (Some(0), "first".to_owned()));
     assert_eq!(image(&["cat", &zero, &one, "/home/large"]).0, Some(10));
-    // What does not fit where the output goes is no file that came out.
+    // A file that does not fit in the output was not extracted.
     for asked in [&["cat", &zero, "/home/ann/notes"][..], &["cat", &zero, "/home/large"], &["ls", &zero]] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let ended = cairn().arg("image").args(asked).stdout(full).output().unwrap();
@@ -1034,14 +1029,14 @@ fn files_come_out_of_image_dumps_without_restoring_them() {
     let to = scratch.path().join("out");
     fs::create_dir(&to).unwrap();
     assert_eq!(image(&["extract", &zero, "/home", "--to", to.to_str().unwrap()]).0, Some(0));
-    // One name of the two lies in what was taken, the other as well.
+    // Both names are in the extracted part.
     same(&mounted.path(".snapshot/monday/home"), &to.join("home"));
     // Where no attributes are taken a file is still the same one by each of its names.
     rustix::mount::mount("none", &bare, "ramfs", rustix::mount::MountFlags::empty(), c"").unwrap();
     assert_eq!(image(&["extract", &zero, "/home", "--to", bare.to_str().unwrap()]).0, Some(3));
     let found = ["home/large", "home/large too"].map(|name| fs::metadata(bare.join(name)).unwrap());
     assert_eq!((found[0].ino(), found[0].len()), (found[1].ino(), 3_000_001));
-    // A full disk ends it: of what would come nothing is begun.
+    // A full disk ends it: no further file is begun.
     let small = scratch.path().join("small");
     fs::create_dir(&small).unwrap();
     if let Some(_room) = SmallDisk::mount(&small, 1 << 20) {
@@ -1056,8 +1051,8 @@ fn files_come_out_of_image_dumps_without_restoring_them() {
     assert_eq!(image(&asked).0, Some(0));
     assert_eq!(fs::read_to_string(up.join("home/ann/notes")).unwrap(), "first");
     assert_eq!(fs::read_dir(scratch.path().join("a")).unwrap().count(), 1);
-    // What leads there is whose it was, as with `cairn restore -x`; what is there already is
-    // nobody's wish.
+    // Parent directories get their owners, as with `cairn restore -x`; existing ones are not
+    // changed.
     let dressed =
         |path: &Path| fs::metadata(path).map(|meta| (meta.mode(), meta.uid(), meta.mtime())).unwrap();
     for way in ["home", "home/ann"] {
@@ -1068,8 +1063,7 @@ fn files_come_out_of_image_dumps_without_restoring_them() {
     assert_eq!(dressed(&up.join("home")).0 & 0o777, 0o711);
 }
 
-/// Somebody who looks for what is left finds it, though of other files in the same directory
-/// nothing can be said.
+/// The remaining files are listed, though other files in the same directory are unknown.
 #[test]
 fn listing_of_a_damaged_image_dump_has_all_that_can_be_read_and_tells_the_rest() {
     if !can_mount() {
@@ -1088,7 +1082,7 @@ fn listing_of_a_damaged_image_dump_has_all_that_can_be_read_and_tells_the_rest()
     let dump = dump.to_str().unwrap();
     mounted.server.good(&["image", "dump", "vol0", "--to", dump]);
     let file = fs::OpenOptions::new().read(true).write(true).open(dump).unwrap();
-    // The code, the files that are listed, and those that are told, with so many bytes damaged.
+    // The exit code, the listed files, and the reported ones, with `bytes` damaged.
     let listed = |at: u64, bytes: u64| {
         let mut whole = vec![0; bytes as usize];
         file.read_exact_at(&mut whole, at).unwrap();
@@ -1120,7 +1114,7 @@ fn listing_of_a_damaged_image_dump_has_all_that_can_be_read_and_tells_the_rest()
                     partly += 1;
                     lists += more;
                 }
-                // Of the directory as a whole, or of what leads there.
+                // For the directory as a whole, or for its parents.
                 (code, count, ..) => assert_eq!((code, count), (Some(27), 0), "{at}"),
             }
         }
@@ -1154,8 +1148,7 @@ fn mount_of_a_mirror_shows_one_image_at_a_time_and_moves_on() {
     assert_eq!(read(&copy.join("sub/file")), "one");
     assert_eq!(fs::write(copy.join("sub/x"), "x").unwrap_err().raw_os_error(), Some(EROFS));
 
-    // Who has a file open, or a directory, stays in his image; who comes from the root is in the
-    // newest.
+    // An open file or directory stays in its image; a lookup from the root sees the newest.
     let open = File::open(copy.join("sub/file")).unwrap();
     let inside = File::open(copy.join("sub")).unwrap();
     mounted.write("sub/file", "two");
@@ -1176,7 +1169,7 @@ fn mount_of_a_mirror_shows_one_image_at_a_time_and_moves_on() {
     destination.good(&["mirror", "update", "vol0"]);
     assert!(copy.join(".snapshot/seen/sub/file").exists(), "a snapshot of the mirror is not shown");
 
-    // Failed over, it takes writes where it is mounted. Who was in it goes on reading.
+    // After the failover its mount is writable. Open files can still be read.
     let open = File::open(copy.join("sub/file")).unwrap();
     destination.good(&["mirror", "failover", "vol0", "--yes"]);
     fs::write(copy.join("sub/x"), "written").expect("a mount stays read-only after a failover");
@@ -1186,7 +1179,7 @@ fn mount_of_a_mirror_shows_one_image_at_a_time_and_moves_on() {
     drop(open);
     assert_eq!(destination.json(&["mount", "list"])[0]["read_only"], false);
     assert_eq!(read(&copy.join(".snapshot/seen/sub/file")), "two");
-    // What programs work in is not rolled back under them.
+    // A mount in use is not rolled back.
     let told = destination.bad(11, "busy", &["snapshot", "rollback", "vol0@seen", "--yes"]);
     assert!(told.contains(copy.to_str().unwrap()), "{told}");
     destination.good(&["unmount", copy.to_str().unwrap()]);
@@ -1269,7 +1262,7 @@ fn mounts_of_a_group_show_one_instant_and_take_writes_once_all_of_it_is_failed_o
     groups(&mut destination, &|group| group["name"] = "bank".into());
     assert_eq!(read(), ["two", "two"]);
 
-    // As a kill leaves it in the middle of a failover: one takes writes, and shows what is beyond
+    // The state after a kill in the middle of a failover: one is writable, and shows changes after
     // the common instant.
     write("three");
     destination.good(&["mirror", "update", "data"]);
@@ -1284,7 +1277,7 @@ fn mounts_of_a_group_show_one_instant_and_take_writes_once_all_of_it_is_failed_o
     groups(&mut destination, &|group| group["failover"] = failover(&[]));
     destination.good(&["group", "failover", "bank", "--yes"]);
     wait_until("mounts stay read-only after a failover", || {
-        // Not in the bare directory, while the live tree takes the place of what was mounted.
+        // Not in the bare directory, while the live tree replaces the mount.
         let is_there = |point: &PathBuf| point.join("file").exists();
         ours.iter().all(|point| is_there(point) && fs::write(point.join("x"), "x").is_ok() && is_there(point))
     });
@@ -1294,8 +1287,7 @@ fn mounts_of_a_group_show_one_instant_and_take_writes_once_all_of_it_is_failed_o
     }
 }
 
-/// A disk is attached late, as at a start of the machine: what was mounted of it is there once it
-/// is.
+/// A disk is attached late, as at a start of the machine: its mounts return when it is attached.
 #[test]
 fn mount_of_a_volume_whose_device_comes_late_is_made_once_it_is_there() {
     if !can_mount() {
@@ -1350,7 +1342,7 @@ fn what_cannot_be_mounted_is_told() {
         // A file in the way is one of the server's machine.
         fs::write(scratch.path().join("file"), "").unwrap();
         server.bad(2, "usage", &["mount", "vol0", scratch.path().join("file").to_str().unwrap()]);
-        // One that can't be written down is not there, and can be asked for again.
+        // A mount that can't be saved is not kept, and can be requested again.
         let notes = server.data.join("mounts.json");
         fs::create_dir_all(notes.join("in the way")).unwrap();
         assert!(!server.run(&["mount", "vol0", &point]).status.success());
@@ -1358,7 +1350,7 @@ fn what_cannot_be_mounted_is_told() {
         wait_until("it is not there", || server.json(&["mount", "list"]) == serde_json::json!([]));
         fs::remove_dir_all(&notes).unwrap();
         server.good(&["mount", "vol0", &point]);
-        // That it is gone is to be written down, too: else the next start mounts it.
+        // Its removal must be saved, too: otherwise the next start mounts it.
         fs::remove_file(&notes).unwrap();
         fs::create_dir_all(notes.join("in the way")).unwrap();
         assert!(!server.run(&["unmount", &point]).status.success());
@@ -1385,7 +1377,8 @@ fn planned_change_of_roles_takes_along_what_the_kernel_still_holds_of_a_mount() 
     source.good(&["mount", "vol0", point.to_str().unwrap()]);
     let mut mounted = Mounted { server: source, point, others: Vec::new() };
     write_and_sync(&mounted.path("db"), b"first words");
-    // A program that has the file open, as databases do: what is closed is not in the kernel alone.
+    // A program that has the file open, as databases do: data of a closed file is not only in the
+    // kernel.
     let file = File::options().write(true).open(mounted.path("db")).unwrap();
     let token = mounted.server.invite();
     destination.good(&["mirror", "create", "vol0", &token]);

@@ -27,7 +27,7 @@ fn flushed_writes_survive_a_kill_that_loses_everything_else() {
         disk.write(0, &[round + 100; 4096]).unwrap();
         disk.write(8 * MIB as u64, &vec![round; MIB]).unwrap();
         disk.flush().unwrap();
-        // What follows is in no flush.
+        // The next write is not flushed.
         disk.write(16 * MIB as u64, &vec![round; 8 * MIB]).unwrap();
         server.kill();
         server.restart();
@@ -68,8 +68,7 @@ fn rehearsed_failures_reach_the_client_and_end() {
     server.good(&["volume", "rehearse", "v", "--off"]);
     assert_eq!(disk.read(0, 4096).unwrap(), [7; 4096], "it was no damage, and is not remembered as one");
 
-    // The first failed write makes the volume read-only; what was flushed is there after the next
-    // start.
+    // The first failed write makes the volume read-only; flushed data exists after the next start.
     server.good(&["volume", "rehearse", "v", "--fail-flushes", "1", "--yes"]);
     disk.write(0, &[8; 4096]).unwrap();
     disk.flush().unwrap_err();

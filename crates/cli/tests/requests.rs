@@ -15,8 +15,8 @@ use running::{Running, path, wait_until};
 const BLOCK: usize = 4096;
 const STALE: u8 = b'S';
 
-/// A device whose history is full of what its floor keeps: each write waits. With the client that
-/// filled it.
+/// A device whose history is full of versions that its floor keeps: each write waits. With the
+/// client that filled it.
 fn full(dir: &Path) -> (Running, Client) {
     let server = Running::start(dir, "s");
     let (origin, store) = (path(dir, "d.img"), path(dir, "d.history"));
@@ -28,7 +28,7 @@ fn full(dir: &Path) -> (Running, Client) {
             .collect::<Vec<_>>(),
     );
     let mut filler = server.disk("d");
-    // As many as may be under way, so that none is waited for: the last of them wait.
+    // As many as may be in flight, without waiting for any: the last of them wait.
     let data = vec![1; 1 << 20];
     let mut written = 0;
     while waiting(&server) == 0 {
@@ -47,7 +47,7 @@ fn waiting(server: &Running) -> u64 {
     server.json(&["history", "status", "d"])["waiting"].as_u64().unwrap()
 }
 
-/// Lets all go on that waits, until none does.
+/// Lets all waiting requests continue, until none waits.
 fn make_room(server: &Running) {
     server.good(&["history", "window", "d", "--floor", "off", "--yes"]);
     wait_until("nothing waits any more", || waiting(server) == 0);
@@ -61,7 +61,7 @@ fn first_byte(server: &Running) -> u8 {
 fn stale(server: &Running) -> Client {
     let mut client = server.disk("d");
     client.submit(ClientRequest::Write { offset: 0, data: &[STALE; BLOCK], fua: false }).unwrap();
-    // Beside the one that filled it.
+    // In addition to the one that filled it.
     wait_until("it waits", || waiting(server) > 1);
     client
 }

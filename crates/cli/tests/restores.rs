@@ -1,4 +1,4 @@
-//! `cairn restore`: trees of this machine through dumps and back, and what a dump may not do.
+//! `cairn restore`: trees of this machine through dumps and back, and the limits of a dump.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -29,8 +29,8 @@ impl Folder {
 
     fn number(&self, metadata: &std::fs::Metadata) -> u32 {
         let number = u32::try_from(metadata.ino()).expect("a test's file system is small");
-        // The root has a number of its own in a dump; inodes 1 and 2 are nobody else's on real file
-        // systems.
+        // The root has a number of its own in a dump; inodes 1 and 2 are not used otherwise on real
+        // file systems.
         if number == self.root_number { ROOT } else { number + 10 }
     }
 
@@ -62,7 +62,7 @@ impl Folder {
         bytes
     }
 
-    /// What there is now is what there was at `date`: somebody went back to it.
+    /// The present files are those of `date`: a rollback.
     fn go_back_to(&mut self, date: u32) {
         for (number, path) in &self.paths {
             if let Ok(metadata) = std::fs::symlink_metadata(path) {
@@ -83,7 +83,7 @@ impl Source for Folder {
     fn inode(&mut self, number: u32) -> std::io::Result<Inode> {
         let metadata = std::fs::symlink_metadata(&self.paths[&number])?;
         let time = |seconds, nanoseconds: i64| Time { seconds, nanoseconds: nanoseconds as u32 };
-        // Real times are all of this moment: what was not changed is as old as its first dump.
+        // Real times are all of this moment: an unchanged file has the date of its first dump.
         let stamp = (metadata.ctime(), metadata.ctime_nsec());
         let changed = match self.seen.get(&number) {
             Some((seconds, nanoseconds, date)) if (*seconds, *nanoseconds) == stamp => i64::from(*date) - 1,
@@ -141,7 +141,7 @@ impl Source for Folder {
     }
 }
 
-/// What somebody has set: extended attributes and lists of rights.
+/// The attributes that users set: extended attributes and access lists.
 fn attributes(path: &Path) -> Vec<Attribute> {
     let mut names = vec![0; 65_536];
     let length = rustix::fs::llistxattr(path, &mut names[..]).unwrap_or(0);
@@ -158,7 +158,7 @@ fn cairn(arguments: &[&OsStr], input: &[u8]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // It may end before it has read all: what it says is looked at.
+    // It may end before it has read everything: the output is checked.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()
 }
@@ -181,7 +181,7 @@ fn code(output: &Output) -> Option<i32> {
     output.status.code()
 }
 
-/// What a tree looks like: path to mode, content or target, and names that are one file.
+/// The state of a tree: path to mode, content or target, and names of the same file.
 fn look(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>, Vec<PathBuf>)> {
     let mut found: BTreeMap<PathBuf, (u32, Vec<u8>, u64)> = BTreeMap::new();
     let mut waiting = vec![root.to_owned()];
@@ -242,8 +242,8 @@ fn levels_make_the_same_tree_again() {
     apply(0, 0, 1000);
     // Nothing changed.
     apply(1, 1000, 2000);
-    // A directory goes elsewhere with what is in it, and one that was in it the other way; names
-    // change places; files go and come.
+    // A directory moves with its content, and a directory in it moves the other way; names are
+    // swapped; files are removed and created.
     std::fs::rename(from.join("a/b/c"), from.join("c")).unwrap();
     std::fs::rename(from.join("a"), from.join("c/a")).unwrap();
     std::fs::rename(from.join("c/a/b/name 1"), from.join("x")).unwrap();
@@ -288,8 +288,8 @@ fn levels_out_of_turn_are_refused() {
     assert_eq!(look(&to), look(&from));
 }
 
-/// What was rolled back is older than the dumps that had it, and so in none of those that come
-/// later: on top of them it would stay as it was before.
+/// A file after a rollback is older than the dumps that had it, and so is in no later one: restored
+/// on top of them it would keep its earlier state.
 #[test]
 fn level_is_not_restored_on_top_of_one_that_a_rollback_has_given_up() {
     let (scratch, from, to) = scene();
@@ -316,14 +316,14 @@ fn level_is_not_restored_on_top_of_one_that_a_rollback_has_given_up() {
     good(&restore("-rf", &zero, &other, &[]));
     good(&restore("-rf", &one, &other, &[]));
     assert!(look(&other) == look(&from));
-    // One of the same level that has all that changed since the dump of level 0 goes on top,
-    // whatever came between.
+    // One of the same level with all changes since the dump of level 0 can be restored on top,
+    // after any others between.
     std::fs::write(from.join("a/b/name 2"), b"changed").unwrap();
     std::fs::remove_file(from.join("a/b/name 3")).unwrap();
     std::fs::write(&two, folder.dump(1, 1000, 4000)).unwrap();
     good(&restore("-rf", &two, &other, &[]));
     assert!(look(&other) == look(&from));
-    // What stands on another dump of level 0 does not.
+    // One based on another dump of level 0 cannot.
     let later = scratch.path().join("later");
     std::fs::create_dir(&later).unwrap();
     std::fs::write(&zero, folder.dump(0, 0, 5000)).unwrap();
@@ -333,7 +333,7 @@ fn level_is_not_restored_on_top_of_one_that_a_rollback_has_given_up() {
     assert_eq!(code(&refused), Some(2), "{refused:?}");
 }
 
-/// Where in a dump the header of a file stands.
+/// The record of a file's header in a dump.
 fn record_of(bytes: &[u8], number: u32) -> usize {
     let mut reader = Reader::open(bytes).unwrap();
     loop {
@@ -345,8 +345,7 @@ fn record_of(bytes: &[u8], number: u32) -> usize {
     }
 }
 
-/// A directory that is lost costs the names in it: whose they were is told, and comes out without
-/// them.
+/// A lost directory costs the names in it: their files are reported, and restored without names.
 #[test]
 fn files_whose_directory_is_lost_are_told_and_come_out_by_their_numbers() {
     let (scratch, from, to) = scene();
@@ -370,7 +369,7 @@ fn files_whose_directory_is_lost_are_told_and_come_out_by_their_numbers() {
         String::from_utf8([told.stdout, told.stderr].concat()).unwrap()
     };
     lose(number("a/b"));
-    // Whoever only looks learns it as well.
+    // A listing reports it as well.
     let listed = text(restore("-tf", &dump, &to, &[]));
     assert!(listed.contains("./a/b: not found in the dump"), "{listed}");
     let (seventh, deep) = (number("a/b/name 7"), number("a/b/c"));
@@ -408,8 +407,8 @@ fn files_whose_directory_is_lost_are_told_and_come_out_by_their_numbers() {
     assert_eq!(std::fs::read(all.join(format!("lost+found/{}", number("top")))).unwrap(), b"top");
 }
 
-/// What is lost of a dump of a higher level is there as the dumps before had it, also where it has
-/// another name by now, and is told by all its names.
+/// A file that is lost in a dump of a higher level keeps its state of the earlier dumps, even if it
+/// has another name now, and is reported under all its names.
 #[test]
 fn file_that_has_other_names_in_an_increment_and_is_lost_there_is_what_it_was_and_told_by_each_name() {
     let (scratch, from, to) = scene();
@@ -449,8 +448,8 @@ fn file_that_has_other_names_in_an_increment_and_is_lost_there_is_what_it_was_an
     assert!(!to.join(".cairn-restore.work").exists());
 }
 
-/// What has another name in a dump of a higher level is whole there: what others have done to the
-/// old one since costs nothing.
+/// A file with another name in a dump of a higher level is complete there: changes by others to the
+/// old one since do no harm.
 #[test]
 fn file_that_has_another_name_in_an_increment_is_made_whatever_others_did_to_the_old_one() {
     let (scratch, from, to) = scene();
@@ -501,8 +500,8 @@ fn what_others_did_in_a_restored_tree_costs_no_more_than_it_concerns() {
     std::fs::write(from.join("a/b/name 5"), b"changed").unwrap();
     std::fs::write(&two, folder.dump(2, 2000, 3000)).unwrap();
     good(&restore("-rf", &zero, &to, &[]));
-    // Left in what goes, taken of what goes and of what moves, and in the place of a file that
-    // goes.
+    // Added to removed directories, removed from removed and moved ones, and in the place of a
+    // removed file.
     std::fs::write(to.join("gone/of somebody else"), b"kept").unwrap();
     std::fs::remove_dir_all(to.join("taken")).unwrap();
     std::fs::remove_dir_all(to.join("moved")).unwrap();
@@ -517,7 +516,7 @@ fn what_others_did_in_a_restored_tree_costs_no_more_than_it_concerns() {
     assert_eq!(std::fs::read(to.join("gone/of somebody else")).unwrap(), b"kept");
     assert!(to.join("a/b/name 3/of somebody else").exists());
     assert!(!to.join(".cairn-restore.work").exists());
-    // The next level goes on from there.
+    // The next level continues from there.
     good(&restore("-rf", &two, &to, &[]));
     let (made, wanted) = (look(&to), look(&from));
     for (path, file) in wanted.iter().filter(|(path, _)| !path.starts_with("a/moved")) {
@@ -525,8 +524,8 @@ fn what_others_did_in_a_restored_tree_costs_no_more_than_it_concerns() {
     }
 }
 
-/// Who is not root may write only into what lets him, also for as long as it takes to restore what
-/// is in it.
+/// A user other than root may write only into directories that permit it, also while their content
+/// is restored.
 #[test]
 fn directories_that_take_no_writes_are_restored_level_after_level_by_others_than_root() {
     let Some(program) = program_of_nobody() else { return };
@@ -564,7 +563,7 @@ fn directories_that_take_no_writes_are_restored_level_after_level_by_others_than
     apply(1, 1000, 2000);
 }
 
-/// What is in the way of one name of a file is in the way of that one alone.
+/// An obstacle to one name of a file affects only that name.
 #[test]
 fn file_comes_out_under_those_of_its_names_that_can_be_made() {
     let (scratch, from, to) = scene();
@@ -584,7 +583,7 @@ fn file_comes_out_under_those_of_its_names_that_can_be_made() {
     assert!(same("a/second name") && same("z"), "{said}");
 }
 
-/// The commands that are typed come where the dump does: nothing of it is one.
+/// The typed commands come from the same input as the dump: no part of the dump is a command.
 #[test]
 fn looking_around_by_hand_needs_a_dump_that_does_not_come_where_commands_do() {
     let (scratch, from, to) = scene();
@@ -594,7 +593,7 @@ fn looking_around_by_hand_needs_a_dump_that_does_not_come_where_commands_do() {
     let to_flag = [OsStr::new("--to"), to.as_ref()];
     let through_a_pipe = cairn(&[&["restore", "-if", "-"].map(OsStr::new)[..], &to_flag].concat(), &bytes);
     assert_eq!(code(&through_a_pipe), Some(2));
-    // What is said by hand is no JSON.
+    // The interactive output is not JSON.
     let to_programs = restore("-if", &dump, &to, &["--json"]);
     assert_eq!(code(&to_programs), Some(2), "{to_programs:?}");
     let said: serde_json::Value = serde_json::from_slice(&to_programs.stdout).unwrap();
@@ -619,7 +618,7 @@ fn restore_that_was_cut_off_is_not_built_on_and_one_that_was_all_but_over_is() {
     assert_eq!(look(&to), look(&from));
     assert!(!work.exists());
 
-    // Killed while the dump comes: half of it does, and then nothing.
+    // Killed while the dump arrives: half of it does, and then nothing.
     let other = scratch.path().join("other");
     std::fs::create_dir(&other).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
@@ -656,7 +655,7 @@ fn single_files_come_out_by_path_and_by_hand() {
         look(&to).keys().map(|path| path.display().to_string()).collect::<Vec<_>>(),
         ["a", "a/b", "a/b/c", "a/b/c/deep"]
     );
-    // Who may look into them at home may do so here; what was there already is left as it is.
+    // Access is the same as in the original; existing directories are not changed.
     let mode = |path: &str| std::fs::metadata(path).unwrap().mode() & 0o7777;
     let of = |root: &Path, path: &str| mode(root.join(path).to_str().unwrap());
     for path in ["a", "a/b", "a/b/c"] {
@@ -688,7 +687,7 @@ fn single_files_come_out_by_path_and_by_hand() {
     assert!(!made.contains_key(Path::new("a/b/c")) && !made.contains_key(Path::new("a/second name")));
 }
 
-/// A terminal does what it is told: what names in somebody's dump say to it is shown and not sent.
+/// A terminal executes control characters: those in names of a dump are shown escaped and not sent.
 #[test]
 fn names_in_a_dump_say_nothing_to_a_terminal() {
     let (scratch, from, to) = scene();
@@ -785,7 +784,7 @@ fn volumes_are_restored_by_name_and_by_number_and_what_is_wrong_with_them_is_nam
     let output = few.arg(path("zero")).arg("--to").arg(&all).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
 
-    // What is wrong is named, and nothing is made.
+    // The fault is named, and no file is made.
     let fresh = path("fresh");
     std::fs::create_dir(&fresh).unwrap();
     let refused = |parts: &[PathBuf], words: &[&str]| {
@@ -807,7 +806,7 @@ fn volumes_are_restored_by_name_and_by_number_and_what_is_wrong_with_them_is_nam
     assert!(said.contains("zero003 is missing") && said.contains("zero004 is there"), "{said}");
     assert_eq!(code(&restore("-tMf", &path("none"), &fresh, &[])), Some(10));
 
-    // Without the last ones it gives what there is, and says what is not.
+    // Without the last ones it restores the present files, and reports the missing ones.
     std::fs::rename(path("away"), &zero[2]).unwrap();
     let left = zero.len() - 2;
     let told = restore("-xf", &list(&zero[..left]), &fresh, &[]);
@@ -816,7 +815,7 @@ fn volumes_are_restored_by_name_and_by_number_and_what_is_wrong_with_them_is_nam
     assert!(said.contains(&format!("volume {} is missing", left + 1)), "{said}");
     assert!(said.contains(&format!("cut off after volume {left}")), "{said}");
     assert!(said.contains("damaged in the dump") || said.contains("not found in the dump"), "{said}");
-    // What a longer dump before it has left behind the end is not of it.
+    // Volumes of an earlier, longer dump after its end are not part of it.
     let after = path(&format!("one{:03}", one.len() + 1));
     std::fs::copy(&zero[one.len()], &after).unwrap();
     good(&restore("-tMf", &path("one"), &fresh, &[]));
@@ -826,8 +825,7 @@ fn volumes_are_restored_by_name_and_by_number_and_what_is_wrong_with_them_is_nam
     good(&restore("-tf", &odd, &fresh, &[]));
 }
 
-/// A dump is somebody else's: it must not write through links that it made itself, or that were
-/// there.
+/// A dump is not trusted: it must not write through links that it made itself, or existing ones.
 #[test]
 fn nothing_is_written_outside_of_the_directory() {
     let (scratch, from, to) = scene();
@@ -839,7 +837,7 @@ fn nothing_is_written_outside_of_the_directory() {
     let told = restore("-xf", &dump, &to, &["a/b"]);
     assert_eq!(code(&told), Some(3), "{told:?}");
     assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
-    // Nor does what is there get a mode, owner or times.
+    // Nor do existing files get a mode, owner or times.
     std::fs::set_permissions(&outside, std::fs::Permissions::from_mode(0o711)).unwrap();
     std::fs::set_permissions(from.join("a"), std::fs::Permissions::from_mode(0o777)).unwrap();
     std::fs::write(&dump, Folder::new(&from).dump(0, 0, 1000)).unwrap();
@@ -856,8 +854,8 @@ fn nothing_is_written_outside_of_the_directory() {
     assert_eq!(std::fs::read(to.join("top")).unwrap(), b"top");
 }
 
-/// Files are made by several threads, and with as few system calls as will do: what they have in
-/// the end is what the dump says.
+/// Files are made by several threads, and with as few system calls as will do: in the end they have
+/// the attributes in the dump.
 #[test]
 fn owners_modes_times_and_holes_are_those_of_the_dump_whatever_the_mask() {
     let (scratch, from, to) = scene();
@@ -916,7 +914,7 @@ fn what_is_wished_for_twice_comes_out_once() {
 }
 
 /// More files than one batch has, in many directories, with names of one file in several of them;
-/// and what can't be made, in between.
+/// and impossible files in between.
 #[test]
 fn many_files_are_made_at_once_and_troubles_are_told_in_the_order_of_the_dump() {
     let (scratch, from, to) = scene();
@@ -935,7 +933,7 @@ fn many_files_are_made_at_once_and_troubles_are_told_in_the_order_of_the_dump() 
     std::fs::write(&dump, folder.dump(0, 0, 1000)).unwrap();
     good(&restore("-rf", &dump, &to, &[]));
     assert_eq!(look(&to), look(&from));
-    // Over what is there: every file was written again.
+    // Over existing files: every file was written again.
     for directory in 0..20 {
         for number in 0..120 {
             std::fs::write(from.join(format!("d{directory}/f{number}")), b"again").unwrap();
@@ -964,7 +962,7 @@ fn many_files_are_made_at_once_and_troubles_are_told_in_the_order_of_the_dump() 
 
 const NOBODY: u32 = 65_534;
 
-/// The program as a user who is not root runs it; none where it can't be run so.
+/// The program run by a user other than root; none if that is not possible.
 fn program_of_nobody() -> Option<impl Fn() -> Command> {
     use std::os::unix::process::CommandExt;
     let program = || {
@@ -980,7 +978,7 @@ fn program_of_nobody() -> Option<impl Fn() -> Command> {
     Some(program)
 }
 
-/// A program that another test has just begun may still have what was open here when it was.
+/// A program that another test has just started may still hold descriptors that were open here.
 fn unmount(point: &Path) {
     rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
@@ -1008,8 +1006,8 @@ fn full_disk_ends_a_restore_and_is_told() {
     assert!(left < 200, "what follows is not tried");
 }
 
-/// What a restore notes of a tree decides over what the next one moves and removes. It is not a
-/// dump's to say, and leads nowhere else.
+/// The state file of a restore determines the files that the next one moves and removes. A dump
+/// must not supply it, and it must not lead outside.
 #[test]
 fn what_a_restore_notes_is_its_own_and_stays_in_the_directory() {
     let (scratch, from, to) = scene();
@@ -1042,15 +1040,15 @@ fn what_a_restore_notes_is_its_own_and_stays_in_the_directory() {
     is_own();
     std::fs::remove_file(from.join(".cairn-restore.json")).unwrap();
     assert_eq!(look(&to), look(&from));
-    // By whom ever it was written.
+    // Regardless of its writer.
     std::fs::write(&state, &forged).unwrap();
     let refused = restore("-rf", &one, &to, &[]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("is damaged"), "{refused:?}");
     assert_eq!(std::fs::read(&kept).unwrap(), b"kept");
 }
 
-/// A directory that is damaged in a dump of a higher level costs what the dump has of it, and not
-/// the files in it that are as they were.
+/// A directory that is damaged in a dump of a higher level costs its files in the dump, and not the
+/// unchanged files in it.
 #[test]
 fn damaged_directory_in_an_increment_costs_no_file_that_did_not_change() {
     let (scratch, from, to) = scene();
@@ -1105,7 +1103,7 @@ fn damaged_directory_in_an_increment_costs_no_file_that_did_not_change() {
     }
 }
 
-/// A list of rights for somebody else, as `setxattr` takes it.
+/// An access list for another user, in the form for `setxattr`.
 fn list_for(user: u32) -> Vec<u8> {
     let nobody = u32::MAX;
     let rules: [(u16, u16, u32); 5] =
@@ -1117,7 +1115,7 @@ fn list_for(user: u32) -> Vec<u8> {
     list
 }
 
-/// Who had rights to something and has them no more does not get them back by a restore.
+/// A user whose rights were removed does not get them back by a restore.
 #[test]
 fn rights_and_attributes_are_those_of_the_last_dump_and_none_come_from_directories() {
     let (scratch, from, to) = scene();
@@ -1150,7 +1148,7 @@ fn rights_and_attributes_are_those_of_the_last_dump_and_none_come_from_directori
     take("a/b", access);
     take("a/b", "user.colour");
     take("a/b/file", access);
-    // Made in a directory that gives rights to what is made in it, and without them.
+    // Created in a directory whose access list new files inherit, but without it.
     std::fs::write(from.join("a/plain"), b"plain").unwrap();
     std::fs::create_dir(from.join("a/folder")).unwrap();
     std::fs::write(from.join("a/folder/inside"), b"inside").unwrap();
@@ -1165,7 +1163,7 @@ fn rights_and_attributes_are_those_of_the_last_dump_and_none_come_from_directori
 }
 
 /// Labels that another machine's rules do not know, attributes of other file systems, a container
-/// whose root may not set them: what a file has in it is worth more than they are.
+/// whose root may not set them: the content of a file is worth more than these.
 #[test]
 fn attribute_that_is_not_taken_here_costs_neither_its_file_nor_another_name_of_it() {
     let (scratch, from, to) = scene();
@@ -1176,8 +1174,8 @@ fn attribute_that_is_not_taken_here_costs_neither_its_file_nor_another_name_of_i
     std::fs::hard_link(from.join("top"), from.join("a/top too")).unwrap();
     let mut folder = Folder::new(&from);
     let attribute = |name: &str| Attribute { name: name.into(), value: b"value".to_vec() };
-    // Pipes have none of their users, and nothing but Lustre has those of the other kind, which are
-    // tried for root alone.
+    // Pipes cannot have user attributes, and only Lustre has the other kind, which is tried only
+    // for root.
     folder.more.insert("a/pipe".into(), attribute("user.colour"));
     folder.more.insert("pipe too".into(), attribute("user.colour"));
     for path in ["top", "a/top too", "a/b/file", "a/second name"] {
@@ -1196,7 +1194,7 @@ fn attribute_that_is_not_taken_here_costs_neither_its_file_nor_another_name_of_i
         assert!(!is_root || said.contains("top"), "{said}");
         assert!(look(to) == look(&from), "{flags}: {said}");
     }
-    // The next level goes on from there, also where these have changed.
+    // The next level continues from there, even if these have changed.
     std::fs::write(from.join("top"), b"top again").unwrap();
     std::fs::rename(from.join("a/b"), from.join("b")).unwrap();
     std::fs::write(&dump, folder.dump(1, 1000, 2000)).unwrap();
@@ -1204,8 +1202,8 @@ fn attribute_that_is_not_taken_here_costs_neither_its_file_nor_another_name_of_i
     assert!(look(&to) == look(&from), "{told:?}");
 }
 
-/// The list of rights of a large file comes behind its content: until then its mode would give the
-/// group what the list does not.
+/// The access list of a large file follows its content: until then its mode would give the group
+/// rights that the list does not.
 #[test]
 fn nobody_reads_a_large_file_before_it_has_its_list_of_rights() {
     let (_scratch, from, to) = scene();
@@ -1236,8 +1234,7 @@ fn nobody_reads_a_large_file_before_it_has_its_list_of_rights() {
     assert_eq!(std::fs::read(&large).unwrap().len(), 3 << 20);
 }
 
-/// A mode's bits for the group stand for the most that a list of rights gives, and not for what it
-/// gives the group.
+/// With an access list the group bits of a mode are its mask, and not the rights of the group.
 #[test]
 fn list_of_rights_that_is_not_taken_here_gives_nobody_more_than_it_did() {
     if !rustix::process::geteuid().is_root() {
@@ -1310,8 +1307,8 @@ fn with_attributes_alone(mut bytes: Vec<u8>, numbers: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// Linux `dump -m` writes no content of what changed and was not modified: it is what the dumps
-/// before had, whatever the file is called now.
+/// Linux `dump -m` writes no content of files that changed without a modification: their content is
+/// in the earlier dumps, under any name.
 #[test]
 fn file_of_which_a_dump_has_the_attributes_alone_keeps_its_content() {
     let (scratch, from, to) = scene();
@@ -1338,7 +1335,7 @@ fn file_of_which_a_dump_has_the_attributes_alone_keeps_its_content() {
     good(&restore("-rf", &zero, &to, &[]));
     good(&restore("-rf", &one, &to, &[]));
     assert!(look(&to) == look(&from));
-    // Alone it has nothing to make a file of, and what is there is not its own.
+    // Alone the dump has no content for the file, and an existing file is not the same one.
     let other = scratch.path().join("other");
     std::fs::create_dir_all(other.join("a")).unwrap();
     std::fs::write(other.join("a/top"), b"another one").unwrap();
@@ -1373,8 +1370,8 @@ fn content_of_another_file_is_not_taken_for_that_of_one_with_attributes_alone() 
     assert!(said.contains("./another") && !to.join("another").exists(), "{said}");
 }
 
-/// A directory in a dump of a higher level names files that are not in it: who asks for one hears
-/// that.
+/// A directory in a dump of a higher level names files that are not in it: a request for one
+/// reports that.
 #[test]
 fn what_did_not_change_is_not_in_a_higher_level_and_who_wishes_for_it_is_told() {
     let (scratch, from, to) = scene();
@@ -1405,7 +1402,7 @@ fn what_did_not_change_is_not_in_a_higher_level_and_who_wishes_for_it_is_told() 
     assert!(!by_hand.join("a/b/name 8").exists());
 }
 
-/// A program that runs with the rights of its owner must not run with those of who restores it.
+/// A program that runs with the rights of its owner must not run with those of the restoring user.
 #[test]
 fn others_than_root_restore_no_file_that_runs_with_their_own_rights() {
     let Some(program) = program_of_nobody() else { return };
@@ -1431,7 +1428,7 @@ fn others_than_root_restore_no_file_that_runs_with_their_own_rights() {
     assert_eq!(modes.map(|mode| format!("{mode:o}")), ["755", "755", "2755", "6755", "3777"]);
 }
 
-/// A number in a header says nothing of how much there is.
+/// A number in a header does not bound the number of files.
 #[test]
 fn forged_number_of_a_directory_takes_no_memory() {
     let (scratch, from, to) = scene();
@@ -1461,8 +1458,8 @@ fn forged_number_of_a_directory_takes_no_memory() {
     assert!(listed.contains("\t./a/b/name 19\n"), "{listed}");
 }
 
-/// Maps of 16 MiB say of 134 million files that they are there: what is not in the dump takes no
-/// memory and fills no screen, and what is comes out.
+/// Maps of 16 MiB claim 134 million files: those not in the dump take no memory and fill no screen,
+/// and those in it are restored.
 #[test]
 fn forged_map_of_a_dump_takes_no_memory() {
     const MAP_RECORDS: usize = 16_384;
@@ -1471,7 +1468,7 @@ fn forged_map_of_a_dump_takes_no_memory() {
     let whole = folder.dump(0, 0, 1000);
     let number = folder.number(&std::fs::symlink_metadata(from.join("top")).unwrap());
     let [label, root, end] = [0, record_of(&whole, ROOT), whole.len() / RECORD - 1];
-    // As Linux writes them, whose maps have no sum.
+    // As Linux writes them: its maps have no checksum.
     let plain = |at: usize| {
         let mut record = whole[at * RECORD..][..RECORD].to_vec();
         record[960..].fill(0);
@@ -1486,7 +1483,7 @@ fn forged_map_of_a_dump_takes_no_memory() {
         bytes.extend(map);
         bytes.extend(std::iter::repeat_n(0xff, MAP_RECORDS * RECORD));
     }
-    // All that comes behind the directories; the root, with all names, is lost.
+    // All records after the directories; the root, with all names, is lost.
     let first = record_of(&whole, number);
     assert!(first > root);
     bytes.extend(plain(first));
@@ -1579,7 +1576,7 @@ fn commands_of_a_script_are_done_to_the_last_and_the_code_tells_what_was_not() {
         let made: Vec<String> = look(&to).keys().map(|path| path.display().to_string()).collect();
         (code(&output), made, String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    // Several times, and each time what was marked since; as for Linux `restore` with its answers
+    // Several times, and each time the files marked since; as for Linux `restore` with its answers
     // to a volume and a mode.
     let (code, made, said) = talk("add top\nextract\n1\ny\ncd a/b\nadd c/deep\nextract\nextract\nquit\n");
     assert_eq!((code, made.join(" ").as_str()), (Some(0), "a a/b a/b/c a/b/c/deep top"), "{said}");
@@ -1615,14 +1612,14 @@ fn root_directory_has_the_owner_mode_and_times_of_the_last_level() {
         std::fs::write(&dump, folder.dump(level, level * 1000, (level + 1) * 1000)).unwrap();
         good(&restore("-rf", &dump, &to, &[]));
         let root = std::fs::metadata(&to).unwrap();
-        // The source of these tests says of all files that they changed in second 1.
+        // The source of these tests reports second 1 as the change time of all files.
         let times = (root.mtime(), root.mtime_nsec());
         assert_eq!((root.mode() & 0o7777, times), (mode, (1, 5)), "level {level}");
     }
 }
 
-/// A dump of others may give two files one name, or one that leads elsewhere: all of it comes out,
-/// in the directory alone, and what has another name than it should is told.
+/// An untrusted dump may give two files one name, or one that leads elsewhere: all files are
+/// restored, only in the directory, and those with a changed name are reported.
 #[test]
 fn names_that_are_taken_or_lead_elsewhere_cost_no_file_and_are_told() {
     let (scratch, from, _) = scene();

@@ -82,8 +82,8 @@ fn dump_of_a_server_that_was_killed_goes_on_where_it_was_and_is_restored() {
     let there: Vec<u64> = files.iter().map(|file| filled(&partial(file))).collect();
     assert!(there.iter().all(|bytes| *bytes >= MIB), "{there:?}");
 
-    // Until it goes on, what it needs stays, nothing else takes its place, and nobody writes over
-    // its files.
+    // Until it is resumed, its snapshots stay, no other dump replaces it, and its files are not
+    // overwritten.
     server.restart();
     assert!(problems(&server).contains("--resume"), "{}", problems(&server));
     assert!(server.good(&["image", "levels", "v"]).contains("unfinished"));
@@ -95,7 +95,7 @@ fn dump_of_a_server_that_was_killed_goes_on_where_it_was_and_is_restored() {
     server.bad(11, "busy", &["image", "dump", "v", "--to", &zero, "--streams", "2", "--overwrite"]);
     let left: Vec<u64> = files.iter().map(|file| filled(&partial(file))).collect();
     assert_eq!(left, there);
-    // What its owner does meanwhile is not in it.
+    // Later changes by its owner are not in it.
     server.good(&["snapshot", "rename", "v@monday", "mon"]);
     fill(&server, 2000, 1000, 3);
     server.good(&["snapshot", "create", "v@later"]);
@@ -116,7 +116,7 @@ fn dump_of_a_server_that_was_killed_goes_on_where_it_was_and_is_restored() {
 
     let verified = cairn().args(["image", "verify", "--deep"]).args(&files).output().unwrap();
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
-    // It is the last one of its level, and lets go of what it no longer needs.
+    // It is the last one of its level, and releases snapshots that it no longer needs.
     server.good(&["snapshot", "delete", "v@mon", "--yes"]);
     let one = path(dir.path(), "one");
     server.good(&["image", "dump", "v", "-1", "--to", &one]);
@@ -141,7 +141,7 @@ fn dump_against_another_keeps_its_base_over_kills_and_goes_on_more_than_once() {
         server.kill();
         dump.wait().unwrap();
         server.restart();
-        // Forgetting the level that it stands on does not take its base away.
+        // Forgetting the level that it is based on does not delete its base.
         if round == 2 {
             server.good(&["image", "levels", "v", "--forget", "0", "--yes"]);
         }
@@ -164,7 +164,7 @@ fn snapshot_of_a_dump_through_a_pipe_is_taken_away_after_a_kill_whatever_it_is_a
     let mut server = server_with_disk(dir.path());
     server.good(&["snapshot", "create", "v@monday"]);
     fill(&server, 0, BLOCKS, 9);
-    // Nobody reads what it writes.
+    // Its output is not read.
     let mut command = cairn();
     command.args(["image", "dump", "v", "--base", "monday", "--to", "-"]).arg("--data").arg(&server.data);
     let mut dump = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -186,13 +186,13 @@ fn interrupted_dump_is_gone_on_with_given_up_or_replaced() {
     let said = refused(&cut, 130, "interrupted", &["Ctrl-C"]);
     assert!(said.contains("ended") && String::from_utf8_lossy(&cut.stdout).contains("--resume"), "{cut:?}");
     quick_again(&server);
-    // A dump that is refused takes the place of none.
+    // A refused dump replaces none.
     server.bad(10, "not-found", &["image", "dump", "v", "--anew", "--base", "never", "--to", &first]);
     let dumped = server.json(&["image", "dump", "v", "--resume"]);
     assert!(dumped["there_bytes"].as_u64().unwrap() > 5 * MIB, "{dumped}");
     server.good(&["image", "verify", &first]);
 
-    // Given up, nothing is left of it but the dump before it.
+    // After it is given up, only the dump before it remains.
     interrupt(begun(&server, &["--to", &second], &second, 6 * MIB));
     quick_again(&server);
     assert_eq!(own_snapshots(&server), 2);
@@ -239,7 +239,7 @@ fn parts_are_found_under_either_name_and_counted_once_confirmed() {
     server.restart();
     server.bad(11, "busy", &["image", "dump", "v", "-0", "--to", "/dev/null"]);
     std::fs::remove_dir(&files[1]).unwrap();
-    // A part with its name that somebody has cut off is not written under it.
+    // A named part that was truncated is not written to under its name.
     let whole = std::fs::read(&files[0]).unwrap();
     std::fs::File::options().write(true).open(&files[0]).unwrap().set_len(MIB).unwrap();
     let said = server.bad(27, "damaged", &["image", "dump", "v", "--resume"]);
@@ -251,7 +251,7 @@ fn parts_are_found_under_either_name_and_counted_once_confirmed() {
     assert!(dumped["there_bytes"].as_u64().unwrap() > rest, "{dumped}");
     assert_eq!(server.json(&["image", "levels", "v"])[0]["id"], dumped["id"]);
 
-    // All have their names, and the server was not told.
+    // All have their names, and the server was not notified.
     let last = path(dir.path(), "last");
     fill(&server, 0, BLOCKS / 2, 5);
     let dump = begun(&server, &["-1", "--to", &last], &last, 1);
@@ -308,8 +308,8 @@ fn parts_that_were_moved_changed_or_mixed_up_are_told_apart() {
     let said = server.bad(2, "usage", &resume(&[&moved[0], &moved[1]]));
     assert!(said.contains("part 2"), "{said}");
     assert_eq!(std::fs::read(partial(&moved[1])).unwrap(), vec![b'x'; 9000]);
-    // One that is whole in its length and damaged in its middle goes on before the damage, one that
-    // is shorter where it ends.
+    // A part of full length with damage in its middle resumes before the damage, and a shorter one
+    // at its end.
     std::fs::write(partial(&moved[1]), &kept[..kept.len() - 1_500_000]).unwrap();
     let damaged = std::fs::File::options().write(true).open(partial(&moved[0])).unwrap();
     damaged.write_all_at(b"damage", 3 * MIB).unwrap();

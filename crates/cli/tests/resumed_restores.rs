@@ -26,7 +26,7 @@ fn flip(file: &str, at: u64) {
     file.write_all_at(&[byte[0] ^ 4], at).unwrap();
 }
 
-/// A restore that reads from a pipe what it is fed with.
+/// A restore that reads its input from a pipe.
 fn fed(server: &Running, arguments: &[&str]) -> (Child, ChildStdin) {
     let mut command = cairn();
     command.args(["image", "restore", "w", "--json"]).args(arguments).arg("--data").arg(&server.data);
@@ -36,7 +36,7 @@ fn fed(server: &Running, arguments: &[&str]) -> (Child, ChildStdin) {
     (restore, feed)
 }
 
-/// What the restore has noted.
+/// The notes of the restore.
 fn notes(server: &Running) -> Value {
     let text = std::fs::read(server.data.join("volumes/.w.restore/restore.json")).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()
@@ -92,13 +92,13 @@ fn restore_of_a_server_that_was_killed_goes_on_where_it_was_through_a_pipe_and_f
         assert!(problems(&server).contains("--resume"), "{}", problems(&server));
     }
 
-    // Until it goes on, nothing else takes its name or its device.
+    // Until it is resumed, nothing else can use its name or its device.
     let said = server.bad(11, "busy", &["image", "restore", "w", &zero]);
     assert!(said.contains("unfinished"), "{said}");
     server.bad(11, "busy", &["volume", "create", "w", "--size", "64M"]);
     let said = server.bad(11, "busy", &["volume", "create", "x", "--device", &device]);
     assert!(said.contains("unfinished"), "{said}");
-    // What came through a pipe has to be named.
+    // A dump that came through a pipe has to be named.
     server.bad(2, "usage", &resume(&[]));
 
     let restored = server.json(&resume(&[&zero]));
@@ -136,7 +136,7 @@ fn restore_that_is_interrupted_in_a_later_dump_goes_on_there() {
     feed.write_all(&whole[..(6 * MIB) as usize]).unwrap();
     let sent = Command::new("kill").args(["-INT", &restore.id().to_string()]).status().unwrap();
     assert!(sent.success());
-    // It hears of that at the next record.
+    // It notices that at the next record.
     let rest = whole[(6 * MIB) as usize..].to_vec();
     let feeding = std::thread::spawn(move || {
         for piece in rest.chunks(65_536) {
@@ -153,7 +153,7 @@ fn restore_that_is_interrupted_in_a_later_dump_goes_on_there() {
     assert!(said.contains("ended") && String::from_utf8_lossy(&cut.stdout).contains("--resume"), "{cut:?}");
     assert_eq!(notes(&server)["dump"], 1, "{}", notes(&server));
     let noted = noted_blocks(&server);
-    // A dump that is missing now, or one more, is not what it was begun with.
+    // A missing dump, or an additional one, differs from the original list.
     server.bad(2, "usage", &resume(&[&files[0], &files[1]]));
     server.bad(10, "not-found", &resume(&[&one]));
     let restored = server.json(&resume(&[&one, &files[0], &files[1]]));
@@ -178,7 +178,7 @@ fn damage_that_was_accepted_is_named_after_a_kill_as_well() {
     drop(feed);
     restore.wait().unwrap();
     server.restart();
-    // What was said before is not asked again.
+    // Earlier confirmations are not requested again.
     let outcome = server.run(&[&resume(&[&file])[..], &["--json"]].concat());
     assert_eq!(outcome.status.code(), Some(3), "{outcome:?}");
     let uncut = server.run(&["image", "restore", "x", &file, "--accept-damage", "--json"]);
@@ -222,7 +222,7 @@ fn restore_from_a_damaged_file_goes_on_with_a_sound_one_and_not_with_another_dum
 
     let said = server.bad(2, "usage", &resume(&[&other]));
     assert!(said.contains("these are not the dumps"), "{said}");
-    // The device is not there, is another one or was emptied, was cut off: what there is stays for
+    // The device is not there, is another one or was emptied, was cut off: the progress is kept for
     // the right one.
     std::fs::rename(&device, &kept).unwrap();
     server.bad(10, "not-found", &resume(&[&sound]));
@@ -275,14 +275,14 @@ fn unfinished_restore_is_given_up_or_replaced() {
     assert!(said.contains("cut off") && said.contains("is kept"), "{said}");
     server.bad(11, "busy", &["image", "restore", "w", &file, "--device", &device]);
     assert_eq!(server.run(&["image", "restore", "w", &file, "--resume", "--anew"]).status.code(), Some(2));
-    // Something that is no dump does not take its place.
+    // A file that is not a dump does not replace it.
     server.bad(27, "damaged", &["image", "restore", "w", "/bin/true", "--anew"]);
     assert!(noted_blocks(&server) > 1000);
     let restored = server.json(&["image", "restore", "w", &file, "--device", &device, "--anew"]);
     assert_eq!(restored["there_bytes"], 0);
     assert!(content(server.disk("w/db")) == now);
     assert!(server.good(&["volume", "check", "w", "--deep"]).contains("sound"));
-    // Where there is none, there is none to give up.
+    // Without an unfinished one, there is none to give up.
     server.good(&["image", "restore", "y", &file, "--anew"]);
 }
 

@@ -1,5 +1,5 @@
-//! Volumes over a history from the command line: brought back as a whole, under clients and over
-//! kills; looked into as of an instant; mirrors away from a mistake that they have copied.
+//! Volumes over a history from the command line: reverted as a whole, under clients and over kills;
+//! viewed as of an instant; mirrors reverted from a mistake that they have copied.
 
 mod running;
 
@@ -74,7 +74,7 @@ fn volume_over_a_history_comes_back_as_a_whole_under_clients_and_over_kills() {
     write(&server, "vol0/db", 3);
     assert!(server.good(&["volume", "check", "vol0", "--deep"]).contains("sound"));
 
-    // And forth again: to what was before the revert.
+    // And forward again: to the state before the revert.
     let undo = reverted["undo"].as_str().unwrap();
     server.good(&["history", "revert", "vol0", "--mark", undo, "--yes"]);
     assert_eq!(read(&server, "vol0/db"), 2);
@@ -235,7 +235,7 @@ fn view_of_a_volume_stays_at_its_instant_over_kills_and_a_revert_while_the_volum
     server.kill();
     server.restart();
     assert_eq!(named(&server), 1, "what was ended does not come back");
-    // The other one goes with the volume, whose devices can be named again.
+    // The other one is deleted with the volume, whose devices can be named again.
     server.good(&["volume", "delete", "vol0", "--yes"]);
     let store = path(dir.path(), "vol0.history");
     server.good(&["volume", "create", "vol0", "--size", "64M", "--history", &store]);
@@ -377,8 +377,8 @@ fn mirror_is_rewound_away_from_a_mistake_that_it_has_copied_and_goes_on_right() 
     source.good(&["lun", "create", "vol0/db", "--size", "1M"]);
     write(&source, "vol0/db", 7);
     destination.good(&["mirror", "resume", "vol0"]);
-    // An older image is shown: nothing says that all is well before the source was asked, and it is
-    // asked.
+    // An older image is shown: the state is not good before the source was queried, and it is
+    // queried.
     let status = || destination.json(&["mirror", "status", "vol0"]);
     let shown = status();
     assert!(shown["state"] != "mirrored" || shown["lag_ms"].is_u64(), "{shown}");
@@ -396,7 +396,7 @@ fn mirror_is_rewound_away_from_a_mistake_that_it_has_copied_and_goes_on_right() 
     assert_eq!(read(&destination, "vol0/db"), 8);
 }
 
-/// While it was the source it had a mirror, whose name it knows still.
+/// While it was the source it had a mirror, whose name it still has.
 #[test]
 fn mirror_that_was_failed_over_and_failed_back_is_rewound() {
     let dir = tempfile::tempdir().unwrap();
@@ -406,7 +406,7 @@ fn mirror_that_was_failed_over_and_failed_back_is_rewound() {
     destination.good(&["mirror", "failover", "vol0", "--yes"]);
     write(&destination, "vol0/db", 3);
     destination.good(&["mirror", "allow-reverse", "vol0"]);
-    // The source hears of it within seconds.
+    // The source is notified within seconds.
     let deadline = Instant::now() + PATIENCE;
     while !source.run(&["mirror", "failback", "vol0", "--discard-divergent", "--yes"]).status.success() {
         assert!(Instant::now() < deadline, "it has not heard of the failover");
@@ -468,7 +468,7 @@ fn volume_is_not_brought_back_under_programs_that_work_in_a_mount_of_it() {
     open.write_all(b"two").unwrap();
     let revert = ["history", "revert", "vol0", "--mark", "one", "--yes"];
     assert!(server.bad(11, "busy", &revert).contains(&point));
-    // Also where it was taken away, and goes on for who has a file of it open.
+    // Also if it was unmounted lazily, and still serves open files.
     rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH).unwrap();
     wait_until("it is not noticed", || server.json(&["mount", "list"])[0]["left_to"].is_string());
     assert!(server.bad(11, "busy", &revert).contains(&point), "he would lose what he has not written yet");
@@ -519,13 +519,13 @@ fn over_a_floor(server: &Running, dir: &Path, policy: &str, placement: &str) {
     let store = path(dir, "vol0.history");
     let history = ["--history", &store, "--history-size", "96M", "--placement", placement];
     let kept = ["--granularity", "every-write", "--floor", "1h", "--floor-policy", policy];
-    // With room for what the kernel keeps back of a mount.
+    // With room for the data of a mount that the kernel caches.
     server.good(&[&["volume", "create", "vol0", "--size", "2G"], &history[..], &kept].concat());
     server.good(&["lun", "create", "vol0/db", "--size", "128M"]);
     server.good(&["snapshot", "create", "vol0@empty"]);
 }
 
-/// Fills that history but for some MiB: what is flushed is all of `1`.
+/// Fills that history except for some MiB: all flushed data is `1`.
 fn fill_up(server: &Running) {
     let room = || {
         let status = server.json(&["history", "status", "vol0"]);
@@ -545,9 +545,9 @@ fn overfill(server: &Running) {
     server.disk("vol0/db").write(64 << 20, &vec![2; 5 * MIB]).unwrap();
 }
 
-/// A volume over a history that is full beneath its floor but for some MiB: what was flushed is all
-/// of `1`, up to the mark `full`. Then comes more than there is room for, of `2`, which is answered
-/// and not flushed.
+/// A volume over a history that is full beneath its floor except for some MiB: all flushed data is
+/// `1`, up to the mark `full`. Then more writes of `2` than there is room for are acknowledged and
+/// not flushed.
 fn full(server: &Running, dir: &Path, policy: &str, placement: &str) {
     over_a_floor(server, dir, policy, placement);
     fill_up(server);
@@ -573,7 +573,7 @@ fn mirror(server: &Running, volume: &str) -> Value {
     server.json(&["mirror", "status", volume])
 }
 
-/// What [`overfill`] wrote is there.
+/// Whether all writes of [`overfill`] have arrived.
 fn has_all(destination: &Running) -> bool {
     let bytes = destination.disk("vol0/db").read(64 << 20, 5 * MIB as u32).unwrap();
     bytes.iter().all(|byte| *byte == 2)
@@ -600,8 +600,8 @@ fn mirror_whose_source_has_no_room_in_its_history_says_so_within_seconds_and_goe
             .unwrap()
             .contains("on the source: allow old history to be discarded with `cairn history window")
     );
-    // Neither does it take the role of that, nor is it forgotten: both would wait there with what
-    // all mirrors need.
+    // It cannot take that role, nor be deleted: both would wait there while holding state that all
+    // mirrors need.
     destination.bad(24, "no-space", &["mirror", "reverse", "vol0", "--yes"]);
     let known = source.json(&["status"])["followers"].clone();
     let known = known.as_array().unwrap().iter().find(|known| known["volume"] == "vol0").unwrap();
@@ -680,7 +680,7 @@ fn commands_on_a_volume_that_waits_for_room_are_refused_and_do_not_come_later() 
     ];
     for command in refused {
         let asked = Instant::now();
-        // One that deletes a LUN in use says that first.
+        // Deleting a LUN in use reports that first.
         let in_use = command[1] == "delete";
         let output = server.run(command);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -690,7 +690,7 @@ fn commands_on_a_volume_that_waits_for_room_are_refused_and_do_not_come_later() 
     }
     let unknown = server.bad(10, "not-found", &["history", "view", "vol0", "--mark", "none"]);
     assert!(unknown.starts_with("the history of `vol0`"), "it is a volume, and no device: {unknown}");
-    // Whoever asks waits with who has asked before.
+    // A later command waits together with the earlier ones.
     assert!(server.threads("write out") <= 1, "one of them waits, however often somebody asks");
     client.read(0, 4096).expect("no session ends for a revert that is refused");
     server.good(&["history", "window", "vol0", "--floor", "off"]);
@@ -710,8 +710,8 @@ fn commands_on_a_volume_that_waits_for_room_are_refused_and_do_not_come_later() 
     assert_eq!(server.threads("write out"), 0, "what has waited is over");
 }
 
-/// A mount of a volume over a floor, whose history is full but for some MiB; unmounted again at the
-/// end, whatever comes.
+/// A mount of a volume over a floor, whose history is full except for some MiB; always unmounted at
+/// the end.
 struct MountedOverAFloor {
     server: Running,
     point: String,
@@ -731,8 +731,8 @@ impl MountedOverAFloor {
     }
 
     /// A program that writes more than there is room for in the history and in memory together, and
-    /// has it synced. The kernel holds some of it. (This one has no such file open: each program
-    /// that it starts would close it first, and wait for that.)
+    /// syncs it. The kernel caches some of it. (This process must not have such a file open: each
+    /// program that it starts would close it first, and wait for that.)
     fn overfill(&self) -> Child {
         let file = self.file();
         let mut command = Command::new("dd");
@@ -746,7 +746,7 @@ impl MountedOverAFloor {
         let program = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let waits = || self.server.json(&["history", "status", "vol0"])["waiting"].as_u64().unwrap() > 0;
         wait_until("nothing waits for room", waits);
-        // Until all that can be taken in has been.
+        // Until as much as possible was accepted.
         std::thread::sleep(Duration::from_secs(3));
         program
     }
@@ -762,8 +762,8 @@ impl Drop for MountedOverAFloor {
     }
 }
 
-/// A thread of the server waits in the kernel for what a program has written, which the server has
-/// no room for. Killed then, it can't end: nobody takes that any more.
+/// A thread of the server waits in the kernel for the write of a program for which the server has
+/// no room. Killed then, the server can't exit: no thread serves that write any more.
 #[test]
 fn server_that_is_killed_while_it_asks_for_what_has_no_room_makes_way_for_the_next_one() {
     if !can_mount() || !rustix::process::geteuid().is_root() {
@@ -771,8 +771,8 @@ fn server_that_is_killed_while_it_asks_for_what_has_no_room_makes_way_for_the_ne
     }
     let dir = tempfile::tempdir().unwrap();
     let mut mounted = MountedOverAFloor::new(dir.path());
-    // It writes more than there is room for, less than the kernel keeps, and has the file open: who
-    // waits for it to be written would keep others from asking.
+    // It writes more than there is room for, less than the kernel caches, and has the file open:
+    // waiting for its writes would block other requests.
     let file = mounted.file();
     let python = |script: String| Command::new("python3").args(["-c", &script]).spawn().unwrap();
     let name = file.display();
@@ -811,8 +811,8 @@ fn server_that_is_killed_while_it_asks_for_what_has_no_room_makes_way_for_the_ne
     assert!(file.exists(), "it is mounted again");
 }
 
-/// What the kernel holds of a mount can't be written while the volume's writes wait. Whoever asks
-/// for the mount to be taken away is told, and nobody else waits for that.
+/// The kernel's cache of a mount can't be written while the volume's writes wait. A request to
+/// unmount reports that, and no other request waits for it.
 #[test]
 fn mount_whose_writes_wait_for_room_is_not_taken_away_and_holds_up_nobody() {
     if !can_mount() {
@@ -834,7 +834,7 @@ fn mount_whose_writes_wait_for_room_is_not_taken_away_and_holds_up_nobody() {
         }
         let is_late = !unmounting.is_finished();
         if is_late || !server.is_done_in_time(&["history", "window", "vol0", "--floor", "off"]) {
-            // Else nobody who waits would come to an end.
+            // Otherwise no waiting thread would end.
             server.signal("KILL");
         }
         let refused = unmounting.join().unwrap();
@@ -850,7 +850,7 @@ fn mount_whose_writes_wait_for_room_is_not_taken_away_and_holds_up_nobody() {
     server.good(&["unmount", point]);
 }
 
-/// On whichever processor the kernel writes back, and all that it does at a time waits.
+/// On any processor the kernel may write back, with all its concurrent requests waiting.
 #[test]
 fn programs_on_every_processor_are_answered_while_writes_of_a_mount_wait_for_room() {
     if !can_mount() {
@@ -873,7 +873,7 @@ for processor in os.sched_getaffinity(0):
         std::thread::sleep(Duration::from_millis(10));
     }
     let answered = asking.try_wait().unwrap();
-    // Else nobody who waits would come to an end.
+    // Otherwise no waiting thread would end.
     mounted.server.good(&["history", "window", "vol0", "--floor", "off"]);
     asking.wait().unwrap();
     assert!(answered.is_some_and(|status| status.success()), "{answered:?}");
@@ -881,7 +881,8 @@ for processor in os.sched_getaffinity(0):
     mounted.server.good(&["unmount", &mounted.point]);
 }
 
-/// It takes in what programs have written before it ends; but not what there may never be room for.
+/// It accepts the cached writes of programs before it ends, except those for which there may never
+/// be room.
 #[test]
 fn server_ends_though_writes_of_a_mount_wait_for_room() {
     if !can_mount() {
@@ -891,7 +892,7 @@ fn server_ends_though_writes_of_a_mount_wait_for_room() {
     let mut mounted = MountedOverAFloor::new(dir.path());
     let mut program = mounted.overfill();
     let has_ended = mounted.server.terminate_in_time();
-    // It is told that not all of it is there.
+    // It gets an error, as not all of it was written.
     let told = program.wait().unwrap();
     assert!(has_ended, "the server does not end");
     assert!(!told.success(), "what was not taken in is told as written");
@@ -951,20 +952,20 @@ fn revert_that_is_refused_for_room_leaves_what_was_answered_and_not_flushed() {
         let revert = ["history", "revert", "vol0", "--mark", "full", "--yes"];
         let said = server.bad(24, "no-space", &revert);
         assert!(said.contains("what was written last has no room"), "{policy}: {said}");
-        // What waits goes on waiting, and doesn't stand in the way of who asks next.
+        // Waiting requests keep waiting, and do not block the next ones.
         server.bad(24, "no-space", &revert);
         let bytes = server.disk("vol0/db").read(64 << 20, 5 * MIB as u32).unwrap();
         assert!(bytes.iter().all(|byte| *byte == 2), "{policy}: what was answered is there");
         server.good(&["history", "window", "vol0", "--floor", "off"]);
         if policy == "fail" {
-            // It is read-only by now, which is no reason to leave it so.
+            // It is read-only by now, which must not prevent the revert.
             server.good(&revert);
             let mut disk = server.disk("vol0/db");
             assert!(disk.read(0, MIB as u32).unwrap().iter().all(|byte| *byte == 1));
             disk.write(64 << 20, &[3; 4096]).unwrap();
             disk.flush().unwrap();
         } else {
-            // Room comes, and what waited is as durable as what is flushed from then on.
+            // Room becomes free, and the waiting writes are as durable as later flushed ones.
             let mut disk = server.disk("vol0/db");
             disk.write(64 << 20, &[3; 4096]).unwrap();
             disk.flush().unwrap();

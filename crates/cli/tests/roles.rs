@@ -78,7 +78,7 @@ fn old_source_comes_back_learns_of_the_failover_is_resynced_and_gets_its_role_ba
     source.bad(2, "usage", &["mirror", "resync", "vol0", "--discard-divergent"]);
     write(&source, 2 << 20, 4, 32 << 10);
 
-    // Nobody is cut off for a file that can't be written.
+    // No client is disconnected for a file that can't be written.
     let nowhere = dir.path().join("no-such-folder/lost.cairn");
     let failed = source.run(&["mirror", "resync", "vol0", "--spill", nowhere.to_str().unwrap()]);
     assert!(String::from_utf8_lossy(&failed.stderr).contains("no-such-folder"), "{failed:?}");
@@ -98,7 +98,7 @@ fn old_source_comes_back_learns_of_the_failover_is_resynced_and_gets_its_role_ba
     assert!((128 << 10..300 << 10).contains(&sent), "only what diverged travels: {shown}");
     let split = |server: &Running| server.good(&["snapshot", "list", "vol0"]).contains("@split-");
     assert!(split(&source) && split(&destination), "the base of the spill is kept on both sides");
-    // With a dump of that base it is a volume again, with what was given up.
+    // With a dump of that base it is a volume again, with the discarded writes.
     let names = destination.good(&["snapshot", "list", "vol0"]);
     let base = names.split_whitespace().find(|word| word.contains("@split-")).unwrap().to_owned();
     let dump = dir.path().join("base.cairn");
@@ -159,7 +159,7 @@ fn mirror_that_was_failed_over_gives_up_its_writes_and_follows_again() {
     destination.bad(13, "diverged", &["mirror", "resync", "vol0"]);
     destination.bad(13, "wrong-role", &["mirror", "reverse", "vol0", "--yes"]);
     let before = content(&source);
-    // It is to be dropped; nothing comes in its place, and its owner thinks better of it.
+    // It is to be discarded; no replacement arrives, and its owner changes the decision.
     let own = content(&destination);
     source.good(&["volume", "hooks", "vol0", "--before", "false"]);
     destination.bad(1, "failed", &["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
@@ -223,8 +223,7 @@ fn side_that_took_over_is_the_source_at_once_also_of_a_mirror_without_a_schedule
     let shown = status(&destination);
     assert_eq!((&shown["state"], &shown["check"]), (&"source".into(), &0.into()), "{shown}");
     assert_eq!(shown["remedy"], Value::Null, "there is nothing to be done: {shown}");
-    // It can't give way to who follows it, and does not forget by the attempt how it came to take
-    // writes.
+    // It can't follow its own mirror, and the attempt does not erase how it became writable.
     let since = shown["role_since_ms"].clone();
     destination.bad(13, "wrong-role", &["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
     let shown = status(&destination);
@@ -235,7 +234,7 @@ fn side_that_took_over_is_the_source_at_once_also_of_a_mirror_without_a_schedule
     source.kill();
     source.restart();
     assert_eq!(status(&source)["state"], "source");
-    // Who takes the role back by itself follows nobody.
+    // A side that takes the role back by itself has no source.
     destination.good(&["mirror", "failover", "vol0", "--yes"]);
     poll("it is told", || status(&source)["state"] == "failed-over");
     // And does again once it has followed, and given the role.
@@ -323,7 +322,7 @@ fn volume_whose_spill_fails_says_that_it_waits_for_a_decision_and_takes_its_role
     assert_eq!(content(&destination), before);
 }
 
-/// Changes of role in the next test: as many as `CAIRN_ROLE_SWAPS` says, for a soak.
+/// Changes of role in the next test: the number in `CAIRN_ROLE_SWAPS`, for a soak.
 fn swaps() -> u32 {
     std::env::var("CAIRN_ROLE_SWAPS").map_or(25, |swaps| swaps.parse().unwrap())
 }
@@ -366,8 +365,8 @@ fn planned_changes_of_role_keep_every_byte_and_survive_kills() {
         here.good(&["mirror", "update", "vol0"]);
         assert_eq!(content(&here), content(&there));
         if swap % 8 == 7 {
-            // A disaster for a change: the destination is failed over, both sides are written to,
-            // and one gives way.
+            // A disaster for a change: the destination is failed over, both sides get writes, and
+            // one becomes the destination.
             here.good(&["mirror", "failover", "vol0", "--yes"]);
             write(&here, 0, round, 64 << 10);
             write(&there, 2 << 20, round, 64 << 10);
@@ -404,7 +403,7 @@ fn source_that_gave_its_role_away_takes_it_back_when_the_other_side_is_gone() {
     write(&source, 3 << 20, 1, 4096);
     let before = [&before[..3 << 20], &[1; 4096], &before[(3 << 20) + 4096..]].concat();
     source.good(&["mirror", "allow-reverse", "vol0", "--for", "5m"]);
-    // What he has said is said, also over a restart.
+    // The consent survives a restart.
     source.kill();
     source.restart();
     destination.good(&["mirror", "reverse", "vol0", "--yes"]);
@@ -466,7 +465,7 @@ fn old_source_gets_its_role_back_after_a_failover_only_if_the_new_source_allows_
         source.bad(12, "peer-refused", &["mirror", "reverse", "vol0", "--yes"]);
         write(&destination, 0, 10, 4096);
     }
-    // Nor after a restart, and a consent of the other side is none.
+    // Nor after a restart, and a consent of the other side does not count.
     destination.good(&["mirror", "allow-reverse", "vol0", "--for", "5m"]);
     destination.good(&["mirror", "allow-reverse", "vol0", "--off"]);
     destination.follow(&source.advice(12, &failback), "allow-reverse");
@@ -492,7 +491,7 @@ fn source_that_took_its_role_back_says_so_and_advises_nothing_else() {
     let (source, destination) = pair(dir.path());
     source.good(&["mirror", "allow-reverse", "vol0"]);
     destination.good(&["mirror", "reverse", "vol0", "--yes"]);
-    // A good change is no problem, on either side and at any moment.
+    // A successful change causes no problem, on either side and at any moment.
     for server in [&source, &destination] {
         assert_eq!(server.json(&["status"])["problems"], serde_json::json!([]));
     }
@@ -507,7 +506,7 @@ fn source_that_took_its_role_back_says_so_and_advises_nothing_else() {
         assert!(advice.contains("run the command on the server at"), "{command:?}: {advice}");
     }
     write(&source, 0, 9, 4096);
-    // One that was failed over, and that nobody follows yet, says that.
+    // One that was failed over, without a follower yet, reports that.
     destination.good(&["mirror", "failover", "vol0", "--yes"]);
     for command in FOR_A_MIRROR {
         let message = destination.bad(13, "wrong-role", command);
@@ -556,7 +555,7 @@ fn old_source_follows_no_address_that_its_owner_has_not_named() {
     source.good(&["volume", "create", "vol0", "--size", "64M"]);
     source.good(&["lun", "create", "vol0/db", "--size", "4M"]);
     write(&source, 0, 1, 4096);
-    // It says that it is reached on another machine than the one that it connects from.
+    // It announces an address on another machine than the one from which it connects.
     let elsewhere = ["--mirror", "127.0.0.1:0", "--advertise", "127.9.9.9:7420"];
     let destination = Running::start_with(dir.path(), "destination", &elsewhere);
     destination.good(&["mirror", "create", "vol0", &source.invite()]);
@@ -567,7 +566,7 @@ fn old_source_follows_no_address_that_its_owner_has_not_named() {
     assert!(problems.contains("127.9.9.9:7420") && problems.contains("never seen it"), "{problems}");
     let advice = source.advice(12, &["mirror", "update", "vol0"]);
     assert!(advice.contains("cairn mirror resync vol0 --from 127.9.9.9:7420"), "{advice}");
-    // Its owner says where it is, and it follows from then on.
+    // Its owner names the address, and it follows from then on.
     let real = destination.json(&["status"])["mirror"].as_str().unwrap().to_owned();
     source.good(&["mirror", "resync", "vol0", "--from", &real]);
     assert_eq!(content(&source), content(&destination));
@@ -621,7 +620,7 @@ fn source_does_not_give_its_role_away_under_a_device_that_stands_on_its_disk() {
     let released = |server: &Running| {
         poll("no session is left", || server.run(&["device", "release", "disk0", "--yes"]).status.success());
     };
-    // Its owner has allowed that before he adopted it.
+    // Its owner has allowed that before the adoption.
     source.good(&["mirror", "allow-reverse", "vol0"]);
     adopted(&source);
     destination.bad(13, "wrong-role", &reverse);
@@ -635,7 +634,7 @@ fn source_does_not_give_its_role_away_under_a_device_that_stands_on_its_disk() {
     destination.good(&reverse);
     assert_eq!(content(&destination)[..4096], [9; 4096]);
 
-    // Whose mirror it was made gets its role back for the asking, unless that is in the way.
+    // The original source gets its role back on request, unless the device prevents it.
     std::fs::remove_file(&store).unwrap();
     poll("it follows", || source.run(&["mirror", "update", "vol0"]).status.success());
     adopted(&destination);

@@ -13,8 +13,7 @@ fn names(server: &Running, label: &str) -> Vec<String> {
     names.filter(|name| name.starts_with(&format!("vol0@{label}."))).collect()
 }
 
-/// Waits until the schedule of that label has been there for another run, and what it should keep
-/// is what there is.
+/// Waits until the condition holds for the schedule.
 fn wait_until(server: &Running, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -36,7 +35,7 @@ fn schedule_makes_and_keeps_snapshots_and_a_held_one_stays() {
     server.good(&["snapshot", "schedule", "set", "vol0", "often", "--every", "1s", "--keep-last", "2"]);
     wait_until(&server, "two are there", |schedule| schedule["snapshots"].as_array().unwrap().len() == 2);
     let first = names(&server, "often").into_iter().find(|name| !name.ends_with("by-hand")).unwrap();
-    // Whichever of the two it is: it would go with one of the next two runs.
+    // Either of the two would be deleted by one of the next two runs.
     if server.run(&["snapshot", "hold", &first]).status.success() {
         let gone = |schedule: &Value| {
             let there = schedule["snapshots"].as_array().unwrap();
@@ -52,7 +51,7 @@ fn schedule_makes_and_keeps_snapshots_and_a_held_one_stays() {
     }
     assert!(names(&server, "often").iter().any(|name| name.ends_with("by-hand")), "not one of its own");
 
-    // What a server that was killed has missed is one run.
+    // The missed runs of a killed server become one run.
     server.kill();
     server.restart();
     let before = server.json(&["snapshot", "schedule", "list", "vol0"])[0]["last_ms"].as_u64();
@@ -82,7 +81,7 @@ fn rules_that_are_set_while_a_schedule_runs_hold_for_what_it_deletes() {
     let made = names(&server, "often");
     set("1");
     running::wait_until("a run is under way", || begun.exists());
-    // Its owner thinks better of it; or ends it, and its snapshots stay.
+    // Its owner changes it; or deletes it, and its snapshots stay.
     set("100");
     std::fs::write(&go, "").unwrap();
     wait_until(&server, "the run is over", |schedule| schedule["last_ms"].is_u64());
@@ -174,8 +173,8 @@ fn what_can_be_held_of_several_is_and_the_code_says_that_not_all_was() {
     assert!(said.contains("nothing") && said.matches("error:").count() == 2, "each is told: {said}");
 }
 
-/// A disk on a file system whose server is stopped: looking at it, opening it and reading it wait
-/// until that goes on.
+/// A disk on a file system whose server is stopped: `stat`, open and read on it wait until that
+/// resumes.
 #[test]
 fn disk_that_hangs_while_it_is_opened_holds_up_no_schedule() {
     if !can_mount() {
@@ -207,7 +206,7 @@ fn disk_that_hangs_while_it_is_opened_holds_up_no_schedule() {
     }
     let made = names(&server, "often").len();
     let is_closed = !server.run(&["lun", "list", "slow"]).status.success();
-    // Before anything is said of it: who is stopped ends nothing.
+    // Before any assertion: a stopped server never releases the file system.
     below.signal("CONT");
     assert!(made >= 2 && is_closed, "{made} snapshots were made beside it");
     running::wait_until("it is open again", || server.run(&["lun", "list", "slow"]).status.success());

@@ -52,7 +52,7 @@ fn commands_of(page: &str) -> String {
     commands
 }
 
-/// Runs the commands of what `name` names in an empty folder.
+/// Runs the commands of the section `name` in an empty folder.
 fn run_commands(name: &str, commands: &str, mounts: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     // The database of one page runs as another user.

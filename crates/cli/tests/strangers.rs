@@ -1,5 +1,5 @@
-//! Strangers on the network, against a real server: who has a right to be served is served, and
-//! memory has a bound.
+//! Strangers on the network, against a real server: authorized clients are served, and memory is
+//! bounded.
 
 mod running;
 
@@ -17,7 +17,7 @@ fn client(address: &str, export: &str) -> Result<Client, String> {
     Client::connect(&address, &ClientOptions::new(export)).map_err(|error| error.to_string())
 }
 
-/// What the API answers on the control socket.
+/// The answer of the API on the control socket.
 fn api(server: &Running, path: &str) -> Value {
     let mut stream = UnixStream::connect(server.data.join("control.sock")).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: cairn\r\nconnection: close\r\n\r\n").unwrap();
@@ -80,7 +80,7 @@ fn sessions_over_tcp_take_no_place_from_the_local_socket_and_not_all_from_other_
     hello.extend((export.len() as u32).to_be_bytes());
     hello.extend(export);
     other.write_all(&hello).unwrap();
-    // The greeting, and the answer of who is let in.
+    // The greeting, and the answer to an admitted client.
     other.read_exact(&mut [0; 18 + 10]).unwrap();
 }
 
@@ -167,7 +167,7 @@ fn changed_blocks_are_told_since_every_snapshot_over_nbd_and_http() {
     }
     let refused = api(&server, "/v1/volumes/vol0/luns/db/changed?since=none");
     assert!(refused["message"].as_str().unwrap().contains("vol0@none"), "{refused}");
-    // What was made again under its name has no block in common with the one before, nor a hole.
+    // A new LUN of its name shares no block with the earlier one, nor a hole.
     drop(disk);
     server.good(&["lun", "delete", "vol0/db", "--yes"]);
     server.good(&["lun", "create", "vol0/db", "--size", "8M"]);
@@ -234,7 +234,7 @@ fn flood_of_refused_strangers_and_forged_names_leave_a_log_of_few_whole_lines() 
     running::wait_until("it serves", || UnixStream::connect(data.join("nbd.sock")).is_ok());
     for _ in 0..400 {
         let mut stream = UnixStream::connect(data.join("nbd.sock")).unwrap();
-        // What is no flag of a client.
+        // Invalid client flags.
         stream.write_all(&[0xff; 64]).unwrap();
         stream.set_read_timeout(Some(running::PATIENCE)).unwrap();
         let _ = stream.read_to_end(&mut Vec::new());

@@ -1,5 +1,5 @@
-//! Traces from the command line: made, imported, analysed, replayed and planned from, and what is
-//! said of bad ones; and recorded from what clients do with a server.
+//! Traces from the command line: made, imported, analysed, replayed and planned from, and the
+//! errors for bad ones; and recordings of clients' requests to a server.
 
 mod running;
 
@@ -27,7 +27,7 @@ fn json(folder: &Path, arguments: &[&str]) -> Value {
     serde_json::from_str(&good(folder, &[arguments, &["--json"]].concat())).unwrap()
 }
 
-/// Ends with `code`, and says what was wrong and what to do.
+/// Ends with `code`, and reports the fault and the next step.
 #[track_caller]
 fn refused(folder: &Path, code: i32, arguments: &[&str]) -> String {
     let output = run(folder, arguments);
@@ -76,7 +76,7 @@ fn bad_traces_get_an_error_that_helps() {
     refused(dir.path(), 2, &["trace", "analyse", "t.csv", "--format", "msr"]);
     refused(dir.path(), 2, &["trace", "analyse", "t.csv", "--block", "3000"]);
     refused(dir.path(), 2, &["plan", "t.csv", "--link", "0"]);
-    // There is no server either, but that is not what is wrong.
+    // There is no server either, but that is not the fault.
     assert!(refused(dir.path(), 1, &["plan", "t.cvs", "--link", "50M"]).contains("no trace t.cvs"));
     refused(dir.path(), 2, &["trace", "replay", "-"]);
     assert!(!dir.path().join("no.ctr").exists());
@@ -84,8 +84,8 @@ fn bad_traces_get_an_error_that_helps() {
     assert!(!dir.path().join("no.ctr").exists(), "a failed import leaves no file");
 }
 
-/// `--overwrite` is for a file: what is none, such as `/dev/null`, is written to and stays what it
-/// is.
+/// `--overwrite` is for a regular file: another target, such as `/dev/null`, is written to and not
+/// replaced.
 #[test]
 fn trace_that_goes_to_no_file_takes_the_place_of_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -107,8 +107,8 @@ fn trace_that_goes_to_no_file_takes_the_place_of_nothing() {
     }
 }
 
-/// Where there is no room for a trace that is made the trace that is read is not to blame, and what
-/// had its name has it still.
+/// If there is no room for a new trace, the error does not blame the input trace, and an existing
+/// file keeps its name.
 #[test]
 fn full_disk_under_a_trace_that_is_made_is_told_as_that() {
     let dir = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ fn full_disk_under_a_replay_is_told_as_that() {
     std::fs::create_dir(&disk).unwrap();
     let generate = ["trace", "generate", "iometer", "--size", "64M", "--rate", "500", "--time", "10s"];
     good(dir.path(), &[&generate[..], &["--to", "made.ctr"]].concat());
-    // Not even the history begins, and what begins does not go on.
+    // Either the history cannot begin, or it cannot continue.
     for bytes in [1 << 20, 8 << 20] {
         let Some(_small) = running::SmallDisk::mount(&disk, bytes) else { return };
         let replay = ["trace", "replay", "made.ctr", "--placement", "checkpointing", "--on", "disk"];
@@ -159,7 +159,7 @@ fn full_disk_under_a_replay_is_told_as_that() {
     assert!(gone.contains("nowhere"), "{gone}");
 }
 
-/// What it was not made to replay is no part of its figures.
+/// The figures exclude the records that were not replayed.
 #[test]
 fn replay_of_a_trace_of_which_a_part_is_damaged_says_what_was_left_out() {
     let dir = tempfile::tempdir().unwrap();
@@ -251,7 +251,7 @@ fn what_clients_ask_of_an_export_is_recorded_under_their_sessions_and_replayed()
     let listed = server.json(&["trace", "record"]);
     assert_eq!(listed.as_array().unwrap().len(), 2);
     assert!(server.good(&["trace", "record"]).contains("running"));
-    // One at a time, and never over a file that is there; nothing that is none is recorded.
+    // One at a time, and never over an existing file; a missing export is not recorded.
     server.bad(11, "busy", &["trace", "record", "disk0", "--to", &file("other.ctr")]);
     server.bad(10, "not-found", &["trace", "record", "nothing", "--to", &file("other.ctr")]);
     let stopped = server.json(&["trace", "record", "disk0", "--stop"]);
@@ -260,8 +260,7 @@ fn what_clients_ask_of_an_export_is_recorded_under_their_sessions_and_replayed()
     server.bad(10, "not-found", &["trace", "record", "disk0", "--stop"]);
     server.bad(21, "taken", &["trace", "record", "disk0", "--to", &file("disk.ctr")]);
     disk.write(0, &[1; 4096]).unwrap();
-    // What clients have written is planned from without a recording as well: of a LUN, of its
-    // volume, of a device.
+    // A plan from clients' writes also works without a recording: for a LUN, its volume, a device.
     for subject in ["v", "v/db"] {
         let live = server.json(&["plan", subject, "--link", "50M"]);
         assert_eq!((&live["subject"], &live["written_bytes"]), (&subject.into(), &(100 * 4096).into()));

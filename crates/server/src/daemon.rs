@@ -1,7 +1,7 @@
-//! The server as a whole: what it is made of, how it starts and ends, and its own state.
+//! The server as a whole: its parts, its start and end, and its own state.
 //!
 //! [`server`] is the one type that holds every room; the rooms do not import it, except for the
-//! files in which its methods for a room stand.
+//! files with its methods for a room.
 
 pub(crate) mod budgets;
 pub(crate) mod config;

@@ -1,8 +1,8 @@
 //! Adopted devices: a disk or an image that stays where it is, with a history beside it, under its
 //! name in the exports.
 //!
-//! `DIR/devices/NAME.json` says where both are, and which views and clones of it are exported; it
-//! is written before a device is served, so a restart or a kill brings all of them back. A clone is
+//! `DIR/devices/NAME.json` records the places of both, and the exported views and clones; it is
+//! written before a device is served, so all of them return after a restart or a kill. A clone is
 //! redirect-on-write over a view: a history of its own, in `DIR/devices/NAME@CLONE.store`, that
 //! never folds anything back. A device may be adopted without a history: then it is a plain export.
 //! An origin that is a LUN is served as the device under the LUN's own name as well, so that no
@@ -53,7 +53,7 @@ enum DeviceState {
     Open(Arc<OpenDevice>),
     /// It has no history.
     Plain(DeviceDocument, Arc<dyn Device>),
-    /// Its name stays taken and nothing of it is touched.
+    /// Its name stays in use, and its files are not touched.
     Unavailable(DeviceDocument, Arc<ServerError>),
     Releasing(DeviceDocument),
 }
@@ -90,7 +90,7 @@ pub(crate) struct Devices {
     clock: Arc<dyn Clock>,
     volumes: Arc<Volumes>,
     turns: Turns,
-    /// LUNs that are being adopted. Files are his who has them locked.
+    /// LUNs that are being adopted. Files are protected by their locks instead.
     claimed: Mutex<Vec<Place>>,
     entries: RwLock<BTreeMap<String, DeviceState>>,
 }
@@ -125,10 +125,10 @@ impl Devices {
         Ok(devices)
     }
 
-    /// Opens what the document of a device says. One whose document can't be read is not exported;
-    /// where it is, which never changes, is taken from the copy beside it, so that nobody else gets
-    /// to that. One that is on something `silent` stays closed until that answers. False where
-    /// there is none, or none any more.
+    /// Opens a device according to its document. A device whose document can't be read is not
+    /// exported. Its place, which never changes, is taken from the copy beside the document, so
+    /// that no other user of that place gets in. A device on a `silent` file system stays closed
+    /// until that answers. False if there is no device, or no longer one.
     fn open_one(&self, name: &str, silent: &BTreeSet<PathBuf>) -> Result<bool, ServerError> {
         let path = self.path(name);
         let (document, unread) = state::known::<DeviceDocument>(&path);
@@ -180,19 +180,20 @@ impl Devices {
         Ok(true)
     }
 
-    /// Takes in a device whose document could not be read: what the document says by now, or that
+    /// Loads a device whose document could not be read: from the present document, or as absent if
     /// there is none.
     pub(crate) fn read(&self, name: &str) -> Result<(), ServerError> {
         let _turn = self.turns.take(&[name], "its document is being read")?;
         self.check_unread(name)?;
-        // It stands there until then: who finds its LUN free in between writes past its history.
+        // The entry stays until then: a client that finds the LUN free in between would write past
+        // the history.
         if !self.open_one(name, &BTreeSet::new())? {
             self.entries.write().remove(name);
         }
         Ok(())
     }
 
-    /// Refuses a device that is in service, or out of it for another reason than its document.
+    /// Refuses a device that is in service, or out of it for a reason other than its document.
     pub(crate) fn check_unread(&self, name: &str) -> Result<(), ServerError> {
         match self.entries.read().get(name) {
             Some(DeviceState::Unavailable(_, error))
@@ -300,7 +301,7 @@ impl Devices {
             }
             None => return Err(not_found(name)),
         };
-        // Not under the lock: what to do depends on what is there.
+        // Not under the lock: the remedy depends on the files.
         Err(ServerError::Devices(DevicesError::DeviceUnavailable {
             device: name.to_owned(),
             kind: match error.kind() {
@@ -329,12 +330,12 @@ impl Devices {
         self.entries.read().iter().filter_map(plain).collect()
     }
 
-    /// Gives up a device without a history, also one whose disk is gone; false when it has one.
+    /// Gives up a device without a history, also one whose disk is gone; false if it has a history.
     pub(crate) fn release_plain(&self, name: &str) -> Result<bool, ServerError> {
         let _turn = self.turns.take(&[name], "it is being released")?;
         let device = match self.entries.read().get(name) {
             Some(DeviceState::Plain(_, device)) => Some(device.clone()),
-            // What stands there by the copy of a document that can't be read may not be all of it.
+            // The copy of an unreadable document may not have all of its content.
             Some(DeviceState::Unavailable(document, error))
                 if document.history.is_none()
                     && !matches!(**error, ServerError::Daemon(DaemonError::StateUnread { .. })) =>
@@ -349,7 +350,7 @@ impl Devices {
         Ok(true)
     }
 
-    /// Lets go the writes that wait for room.
+    /// Cancels the writes that wait for room.
     pub(crate) fn end_waits(&self) {
         self.all().iter().for_each(|open| open.history.let_wait(false));
     }
@@ -381,8 +382,8 @@ impl Devices {
         }
     }
 
-    /// What tells a device or a view from others that had or will have its name: what it was
-    /// adopted from, and the instant.
+    /// Distinguishes a device or a view from earlier and later ones of its name: its origin, and
+    /// the instant.
     pub(crate) fn identity(&self, name: &str) -> Option<String> {
         let (device, view) = name.split_once('@').map_or((name, None), |(device, view)| (device, Some(view)));
         let instant = match view {
@@ -398,7 +399,7 @@ impl Devices {
         Some(format!("{}\n{history}\n{instant}", entry.origin()))
     }
 
-    /// What clients are told of.
+    /// The exports that clients see.
     pub(crate) fn exports(&self) -> Vec<ExportInfo> {
         let mut exports: Vec<ExportInfo> = self
             .plain()
@@ -458,8 +459,8 @@ fn not_found(name: &str) -> ServerError {
     ServerError::NotFound { what: "adopted device", name: name.to_owned(), list: "cairn device list" }
 }
 
-/// True of a request that says how a history is to be. Without one nothing would be remembered, and
-/// its owner would find that out when it is needed.
+/// True for a request with options of a history. Without a history these would be ignored, and the
+/// owner would find out only when the history is needed.
 fn wants_history(request: &api::AdoptDevice) -> bool {
     request.placement.is_some()
         || request.granularity.is_some()

@@ -1,7 +1,7 @@
 //! Everything that a server refuses or fails, each with its kind and the step that comes next.
 //!
-//! A variant says what happened and why; [`ServerError::next`] says what to do. Both reach the user
-//! as they are.
+//! A variant reports the failure and its cause; [`ServerError::next`] gives the remedy. Both reach
+//! the user unchanged.
 
 use std::io;
 use std::path::PathBuf;
@@ -44,15 +44,15 @@ pub enum ServerError {
     /// A number or a combination that makes no sense.
     #[error("{fault}")]
     Invalid {
-        /// What is wrong, as a sentence.
+        /// The fault, as a sentence.
         fault: &'static str,
         /// What to do.
         next: &'static str,
     },
-    /// A size does not fit what is there.
+    /// A size does not fit the present state.
     #[error("{fault}")]
     WrongSize {
-        /// What is wrong, as a sentence.
+        /// The fault, as a sentence.
         fault: &'static str,
         /// What to do.
         next: &'static str,
@@ -76,7 +76,7 @@ pub enum ServerError {
         what: &'static str,
         /// As given.
         name: String,
-        /// The command that lists what there is.
+        /// The command that lists the existing ones.
         list: &'static str,
     },
     /// The name is in use.
@@ -92,7 +92,7 @@ pub enum ServerError {
     Busy {
         /// The volume.
         name: String,
-        /// With what.
+        /// The work that uses it.
         by: &'static str,
     },
     /// The operating system refused a path.
@@ -108,7 +108,7 @@ pub enum ServerError {
     /// The system gave no thread.
     #[error("cannot start a thread for {what}: {source}")]
     Thread {
-        /// What for.
+        /// The purpose.
         what: &'static str,
         /// The cause.
         source: io::Error,
@@ -116,7 +116,7 @@ pub enum ServerError {
     /// The server ends.
     #[error("the server is stopping")]
     Ending,
-    /// Someone ended it, or the server does.
+    /// A user cancelled it, or the server stops.
     #[error("the check was cancelled before it was complete; its result is partial")]
     Cancelled,
     /// A part of the server has panicked: a bug.
@@ -125,7 +125,7 @@ pub enum ServerError {
     /// An error of the server itself: its data directory, its state and its configuration.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// An error of peers: invitations, certificates, connections and what is said over them.
+    /// An error of peers: invitations, certificates, connections and their messages.
     #[error(transparent)]
     Peers(#[from] PeersError),
     /// An error of mirrors: their roles, their sources and their transfers.
@@ -258,7 +258,7 @@ impl ServerError {
         move |source| ServerError::Volumes(VolumesError::Files { name: name.to_owned(), source })
     }
 
-    /// A closure for `map_err` that names whose files these are.
+    /// A closure for `map_err` that names the volume of the files.
     pub(crate) fn tree(name: &str) -> impl Fn(cairn_files::TreeError) -> ServerError + '_ {
         move |source| ServerError::Exports(ExportsError::Tree { name: name.to_owned(), source })
     }
@@ -288,7 +288,7 @@ impl ServerError {
         }
     }
 
-    /// What to do next, in one sentence.
+    /// The next step for the user, in one sentence.
     pub fn next(&self) -> String {
         use ServerError as E;
         match self {
@@ -327,7 +327,7 @@ impl ServerError {
         }
     }
 
-    /// What reaches the client.
+    /// The error as sent to the client.
     pub fn body(&self) -> ErrorBody {
         if let ServerError::Peers(PeersError::Refused { body, .. }) = self {
             return ErrorBody { error: body.error, message: self.to_string(), next: body.next.clone() };

@@ -1,9 +1,9 @@
-//! What clients can open: `VOLUME/LUN` for the present, `VOLUME@SNAPSHOT/LUN` and `VOLUME@VIEW/LUN`
-//! for the past; `DEVICE` and `DEVICE@VIEW` of an adopted device.
+//! The exports that clients can open: `VOLUME/LUN` for the present, `VOLUME@SNAPSHOT/LUN` and
+//! `VOLUME@VIEW/LUN` for the past; `DEVICE` and `DEVICE@VIEW` of an adopted device.
 //!
 //! On the destination of a mirror `VOLUME/LUN` is the newest image at the time of connecting, and
 //! it stays that image for the whole session, however many newer ones arrive: a file system that is
-//! mounted from it never sees its disk change. Whoever wants a newer image connects again. The
+//! mounted from it never sees its disk change. A client gets a newer image by reconnecting. The
 //! mirrors of a group are shown together: as of one snapshot of the group.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,7 +65,7 @@ fn frozen_key(open: &OpenVolume, snapshot: &Snapshot) -> FrozenKey {
 }
 
 impl FrozenNames {
-    /// Those of a snapshot; none where they can't be read.
+    /// The LUNs of a snapshot; none if they can't be read.
     fn of(&self, open: &OpenVolume, snapshot: &Snapshot) -> Arc<[String]> {
         let key = frozen_key(open, snapshot);
         if let Some(known) = self.0.lock().get(&key) {
@@ -80,7 +80,7 @@ impl FrozenNames {
         names
     }
 
-    /// Forgets what is not there any more.
+    /// Removes snapshots that no longer exist.
     fn keep(&self, there: &BTreeSet<FrozenKey>) {
         let mut known = self.0.lock();
         if known.len() > there.len() {
@@ -119,8 +119,8 @@ impl Exports for ExportTable {
         exports
     }
 
-    /// Snapshots and views do not count: what has a past still is one disk. So is a LUN with the
-    /// device that it was adopted as, whose history may be in another one.
+    /// Snapshots and views do not count: a disk with a past is still one disk. So is a LUN together
+    /// with the device that it was adopted as; the history of that may be in another LUN.
     fn default_export(&self) -> Result<String, OpenExportError> {
         let devices = self.devices.exports().into_iter().map(|export| export.name);
         let devices = devices.filter(|name| !name.contains('@')).map(|name| self.devices.disk_of(&name));
@@ -142,7 +142,7 @@ impl Exports for ExportTable {
         let export = self.open_named(name, adopter.as_deref())?;
         let name = adopter.as_deref().unwrap_or(name);
         let mut tap = self.recordings.tap(name, export.device);
-        // What nobody can write to is not planned for.
+        // A read-only export needs no plan.
         if !export.read_only {
             tap = self.plans.watch(name, tap);
         }
@@ -180,12 +180,12 @@ impl ExportTable {
         })
     }
 
-    /// The name under which the settings of an export stand.
+    /// The name under which the settings of an export are stored.
     pub(crate) fn settings_of(&self, export: &str) -> String {
         self.devices.disk_of(&present_of(export))
     }
 
-    /// What a volume shows.
+    /// The export of a volume's visible state.
     fn open_shown(&self, name: &str, open: &Arc<OpenVolume>, lun: &str) -> Result<Export, Refusal> {
         match self.groups.open_for_client(open) {
             Ok(Showing::Newest) => open_image(open, lun),
@@ -204,7 +204,7 @@ impl ExportTable {
         }
     }
 
-    /// The LUN of that name in what a volume shows.
+    /// The LUN of that name in the visible state of a volume.
     pub(crate) fn find_lun(&self, open: &Arc<OpenVolume>, name: &str) -> Option<LunInfo> {
         luns_of(&self.groups, open).ok()?.0.into_iter().find(|lun| lun.name == name)
     }

@@ -1,8 +1,8 @@
 //! Doors for the fuzz targets of `fuzz/`: this crate's decoders, which nothing else outside needs,
 //! on bytes alone.
 //!
-//! Each returns what it read, written again; `None` when the bytes were refused. What was refused
-//! is also said in words, as a message that cannot be made is a bug as well.
+//! Each returns the parsed value, encoded again; `None` if the bytes were refused. A refusal is
+//! also formatted, as a failure to format a message is a bug as well.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::peers::token::Token;
 use crate::peers::wire;
 use crate::{mirrors, names, peers, state, volumes};
 
-/// What a refusal says, which must be something.
+/// Checks that a refusal has a message.
 fn told<T>(outcome: Result<T, ServerError>) -> Option<T> {
     outcome
         .map_err(|error| {
@@ -32,7 +32,7 @@ pub fn token(word: &str) -> Option<String> {
     told(Token::decode(word)).map(|token| token.encode())
 }
 
-/// What stands in a token.
+/// The JSON in a token.
 pub const SAMPLE_TOKEN_JSON: &str = concat!(
     r#"{"id":"0011aabbccdd","address":"storage1.example.org:7420","fingerprint":""#,
     "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a",
@@ -44,12 +44,12 @@ pub fn sample_token() -> String {
     token_of_json(SAMPLE_TOKEN_JSON.as_bytes()).expect("the sample is a token")
 }
 
-/// The token that says `json`.
+/// The token with the content `json`.
 pub fn token_of_json(json: &[u8]) -> Option<String> {
     serde_json::from_slice::<Token>(json).ok().map(|token| token.encode())
 }
 
-/// A configuration file, with the defaults for what it leaves open.
+/// A configuration file, with the defaults for missing keys.
 pub fn configuration(text: &str) -> Option<String> {
     let settings = told(Settings::parse(Path::new("cairn.toml"), text))?;
     told(Config::new(settings)).map(|config| format!("{config:?}"))
@@ -71,7 +71,8 @@ fn document<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<Vec<u8>> {
     told(state::text(path, &document))
 }
 
-/// What peers say before the mirror protocol begins: a destination's hello, and a source's answer.
+/// The messages of peers before the mirror protocol begins: a destination's hello, and a source's
+/// answer.
 pub fn peer_hello(mut bytes: &[u8]) -> [Option<Vec<u8>>; 2] {
     let again = |message: &dyn Fn(&mut Vec<u8>) -> std::io::Result<()>| {
         let mut out = Vec::new();

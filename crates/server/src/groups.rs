@@ -1,12 +1,12 @@
-//! Groups: volumes of this server whose snapshots are made at one instant, by hand or by the clock,
-//! with the hooks of all of them around it; and that are recovered to one.
+//! Groups: volumes of this server whose snapshots are taken at one instant, by hand or by a
+//! schedule, with the hooks of all of them around it; and that are recovered to one instant.
 //!
 //! A snapshot of a group is one of the same name in each of its volumes, `group.NAME.TIME`, and
-//! nothing else: it comes along with their mirrors like any other, and the time in the name is
-//! never given twice. So the server of the mirrors needs to be told no more than which volumes
-//! belong together (a group there), and what all of them have is what they can be brought to
-//! together: the newest snapshot of the group that every one of them has. That is what the mirrors
-//! of a group show ([`shown`]), and what a failover of the group brings them to ([`failover`]).
+//! nothing else: mirrors receive it like any other snapshot, and the time in the name is never used
+//! twice. So the server of the mirrors only needs a list of the volumes that belong together (a
+//! group there). They can be recovered together to the newest snapshot of the group that every one
+//! of them has. The mirrors of a group show that snapshot ([`shown`]), and a failover of the group
+//! takes them to it ([`failover`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -40,17 +40,16 @@ pub(crate) use shown::Showing;
 
 /// How the names of their snapshots begin.
 const PREFIX: &str = "group.";
-/// Longest name of a group, in bytes: with the prefix and the time the name of a snapshot has no
-/// more than 64.
+/// Longest name of a group, in bytes: with the prefix and the time, the name of a snapshot has at
+/// most 64.
 const NAME_MAX: usize = 32;
 /// Volumes of a group at most: writes to all of them wait while the snapshots are made.
 const MEMBERS_MAX: usize = 64;
 const _: () = assert!(MEMBERS_MAX <= cairn_mirror::HEIRS_MAX, "their roles change in one message");
-/// A newer snapshot of a group that only some of its mirrors have is a problem when they have had
-/// it for so long.
+/// A newer snapshot of a group that only some of its mirrors have is a problem after they have had
+/// it for this long.
 const HELD_BACK_MS: u64 = 15 * 60_000;
-/// Names of snapshots that are remembered, so that none is given twice, also where the first one is
-/// deleted.
+/// Remembered names of snapshots, so that none is assigned twice, even if the first one is deleted.
 const NAMED_MAX: usize = 4096;
 const TIME_FORMAT: &str = "%Y-%m-%dT%H-%M-%S.%3fZ";
 
@@ -67,21 +66,21 @@ struct Group {
     from_ms: u64,
     last_ms: Option<u64>,
     problem: Option<String>,
-    /// By how much the clock was put back since the last run, where the schedule counts from that
+    /// By how much the clock was set back since the last run, if the schedule counts from that
     /// moment.
     put_back_ms: Option<u64>,
     /// A failover that was begun, or done.
     failover: Option<Failover>,
     /// Its mirrors show one instant.
     together: bool,
-    /// The snapshot that they show; none when they have none in common.
+    /// The snapshot that they show; none if they have none in common.
     shown: Option<String>,
 }
 
 /// A failover of a group, or the end of a planned change of its roles.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Failover {
-    /// The snapshot that all are brought to.
+    /// The snapshot to which all are taken.
     snapshot: String,
     at_ms: u64,
     /// The volumes that show it.
@@ -93,16 +92,16 @@ struct Failover {
     running: bool,
 }
 
-/// What `groups.json` says.
+/// The content of `groups.json`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct GroupsDocument {
     groups: Vec<Group>,
 }
 
-/// What `groups.unfinished.json` says while there is something to say.
+/// The content of `groups.unfinished.json`, which exists only if it has entries.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Unfinished {
-    /// Those of groups whose failover is not over.
+    /// The volumes of groups whose failover is not complete.
     volumes: BTreeSet<String>,
 }
 
@@ -114,11 +113,11 @@ enum Marked {
     Unknown,
 }
 
-/// The groups of a server. Lock order: `groups`, `marked`, `memory`, then what volumes have.
+/// The groups of a server. Lock order: `groups`, `marked`, `memory`, then the locks of volumes.
 pub(crate) struct Groups {
     path: PathBuf,
-    /// Volumes that are to show one instant until a failover is over, as is written down beside
-    /// `groups.json`: they are known while that is not.
+    /// Volumes that must show one instant until a failover is complete, as saved beside
+    /// `groups.json`: they are known even while that file is not.
     marked: Mutex<Marked>,
     /// Which volumes belong together is not known.
     unread: Mutex<Option<Unread>>,
@@ -132,8 +131,8 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Those in the data directory. From here on their mirrors show what is written down, or what
-    /// they have in common if one of them lacks that.
+    /// The groups in the data directory. From here on their mirrors show the saved snapshot, or the
+    /// newest common one if a mirror lacks that.
     pub(crate) fn open(
         dir: &std::path::Path,
         volumes: Arc<Volumes>,
@@ -148,7 +147,7 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Takes in what the file says by now.
+    /// Loads the present content of the file.
     pub(crate) fn read(&self) {
         let (document, unread) = state::known::<GroupsDocument>(&self.path);
         let mut groups = self.groups.lock();
@@ -185,7 +184,7 @@ impl Groups {
         self.mark(both)?;
         state::save(&self.path, &GroupsDocument { groups: groups.to_vec() })?;
         if let Err(error) = self.mark(after) {
-            // They are kept from nobody while the groups are known.
+            // While the groups are known, these entries block no client.
             tracing::warn!(%error, "that a failover of a group is over is not written down beside it");
         }
         Ok(())
@@ -225,8 +224,8 @@ impl Groups {
         state::refuse_unread(self.unread.lock().as_ref())
     }
 
-    /// The same of a volume that may belong to one: it has a snapshot of a group. No group shows or
-    /// changes a volume that has none.
+    /// The same for a volume that may belong to one: it has a snapshot of a group. No group shows
+    /// or changes a volume that has none.
     pub(crate) fn check_known_of(&self, volume: &str) -> Result<(), ServerError> {
         match self.volumes.get(volume) {
             Ok(open) => self.check_known_of_open(&open),
@@ -253,8 +252,8 @@ impl Groups {
         };
         let volumes = self.volumes.all();
         let is_there = |name: &str| volumes.iter().any(|open| open.volume.snapshot_named(name).is_some());
-        // After the clock was put back the names go back with it: the rules that delete snapshots
-        // go by the times in them.
+        // After the clock was set back the names use the earlier times too: the retention rules use
+        // the times in them.
         let mut given = self.named_ms.lock();
         let mut times = now_ms..;
         let at_ms = times.find(|at_ms| !given.contains(at_ms) && !is_there(&named_at(*at_ms)));
@@ -290,9 +289,9 @@ impl Groups {
         })
     }
 
-    /// Notes a run of a group's schedule, and what was wrong with it. Where that can't be written
-    /// down it is known all the same, or the group would be due again at once, and its rules would
-    /// keep the snapshots of the last seconds. The next start runs it once more than it should.
+    /// Records a run of a group's schedule, and its problem. If it can't be saved it is kept in
+    /// memory: otherwise the group would be due again at once, and its rules would keep the
+    /// snapshots of the last seconds. The next start then runs it once more than it should.
     fn note_run(&self, name: &str, at_ms: u64, problem: Option<String>) {
         let mut groups = self.groups.lock();
         // It may have been ended meanwhile.
@@ -303,8 +302,8 @@ impl Groups {
         }
     }
 
-    /// Lets the schedules of groups count from now where the clock was put back to before their
-    /// last runs.
+    /// Lets the schedules of groups count from now if the clock was set back to before their last
+    /// runs.
     fn see_clock(&self, now_ms: u64) {
         let mut groups = self.groups.lock();
         let mut changed = false;
@@ -326,7 +325,7 @@ impl Groups {
         })
     }
 
-    /// The same of what may be refused for what all groups are now.
+    /// The same for a change that the present state of all groups may refuse.
     fn try_change(
         &self,
         name: &str,
@@ -350,7 +349,7 @@ impl Groups {
     }
 }
 
-/// Volumes of groups whose failover is written down and not over.
+/// Volumes of groups whose failover is recorded and not complete.
 fn unfinished(groups: &[Group]) -> BTreeSet<String> {
     let is_left = |group: &&Group| {
         let failover = group.failover.as_ref();
@@ -381,7 +380,7 @@ impl Group {
         Timetable::read(self.every_ms, self.cron.as_deref(), zone, self.from_ms).ok()
     }
 
-    /// Counts from now after the clock was put back to before the last run. True when it was.
+    /// Counts from now if the clock was set back to before the last run. True if it was.
     fn see_clock(&mut self, now_ms: u64) -> bool {
         let Some(timetable) = self.timetable() else { return false };
         let by_ms = timetable.count_anew(&mut self.from_ms, &mut self.last_ms, now_ms);
@@ -389,7 +388,8 @@ impl Group {
         by_ms.is_some()
     }
 
-    /// When a snapshot of the group was made, by its name; none for any other snapshot.
+    /// When a snapshot of the group was made, by its name; none if it is not a snapshot of the
+    /// group.
     fn made_ms(&self, snapshot: &str) -> Option<u64> {
         let time = snapshot.strip_prefix(PREFIX)?.strip_prefix(&self.name)?.strip_prefix('.')?;
         let at = chrono::NaiveDateTime::parse_from_str(time, TIME_FORMAT).ok()?;
@@ -403,8 +403,8 @@ struct Member {
     snapshots: Vec<Snapshot>,
 }
 
-/// The names in several lists, each in the order of all of them: what only a later list has stands
-/// behind what it follows there.
+/// The names in several lists, each in the order of all of them: a name that only a later list has
+/// comes after its predecessor there.
 fn in_order(lists: Vec<Vec<String>>) -> Vec<String> {
     let mut order: Vec<String> = Vec::new();
     for names in lists {
@@ -448,8 +448,7 @@ impl Member {
         let (Some(found), Some((generation, changed))) = (found, follower.base) else { return false };
         let prefix = format!("{MIRROR_PREFIX}{}.", follower.name);
         let mut own = self.snapshots.iter().filter(|snapshot| snapshot.name.starts_with(&prefix));
-        // A volume that was brought back gives its generations again, and the times of its changes
-        // not.
+        // A restored volume reuses generations, but not the times of its changes.
         match own.find(|own| (own.generation, own.root.changed) == (generation, changed)) {
             Some(image) => found.id < image.id,
             // Nothing is held for it. Without changes in between, snapshots have the same
@@ -462,8 +461,8 @@ impl Member {
     }
 }
 
-/// Makes a snapshot with the hooks of all of them around it, in one order for all groups: two that
-/// share volumes would wait for each other else, with what they have quiesced.
+/// Makes a snapshot with the hooks of all of them around it, in one order for all groups: otherwise
+/// two that share volumes would deadlock, with their volumes quiesced.
 fn around_all<T>(members: &[Arc<OpenVolume>], make: &mut dyn FnMut() -> T) -> Result<T, ServerError> {
     fn around<T>(members: &[&Arc<OpenVolume>], make: &mut dyn FnMut() -> T) -> Result<T, ServerError> {
         match members.split_first() {
@@ -476,8 +475,8 @@ fn around_all<T>(members: &[Arc<OpenVolume>], make: &mut dyn FnMut() -> T) -> Re
     around(&order, make)
 }
 
-/// Which snapshots of a group its rules keep. One that some volumes lack, as a kill between them
-/// leaves it, is nothing to go back to: it takes the place of none that all of them have.
+/// The snapshots of a group that its rules keep. One that some volumes lack, as after a kill
+/// between them, cannot be recovered to: it never replaces one that all of them have.
 fn kept(group: &Group, snapshots: &[api::GroupSnapshot]) -> Result<Vec<bool>, ServerError> {
     let zone = group.zone()?;
     let by_rules = |counts: &dyn Fn(&api::GroupSnapshot) -> bool| {
@@ -494,12 +493,12 @@ fn kept(group: &Group, snapshots: &[api::GroupSnapshot]) -> Result<Vec<bool>, Se
     Ok(snapshots.iter().zip(of_all).map(stays).collect())
 }
 
-/// A snapshot of a group that some of its mirrors have had for long, newer than what they show; and
-/// those that lack it.
+/// A snapshot of a group that some of its mirrors have had for long, and that is newer than the
+/// visible one; and the mirrors that lack it.
 fn held_back(group: &api::Group) -> Option<(String, Vec<String>)> {
     let shown = group.shown.as_ref()?;
     let newest_ms = group.members.iter().filter_map(|member| member.image_ms).max()?;
-    // Behind it in their order; one that is held in memory only has its time alone.
+    // After it in their order; one that is held only in memory has just its time.
     let at = group.snapshots.iter().position(|snapshot| snapshot.name == shown.name);
     let is_newer = |(place, snapshot): &(usize, &api::GroupSnapshot)| {
         at.map_or(snapshot.created_ms > shown.created_ms, |at| *place > at)

@@ -1,9 +1,9 @@
-//! The mirrors of which this server is the destination: what they follow, their updates, their
-//! schedule, failover.
+//! The mirrors of which this server is the destination: their sources, updates, schedules, and
+//! failover.
 //!
-//! What a mirror shows is in the volume alone, committed with the image. `mirror.json` says which
-//! source it follows and how often; what it keeps of past updates is for people, and losing it
-//! loses nothing.
+//! The visible image of a mirror is only in the volume, committed with the image. `mirror.json`
+//! names the source and the schedule; its records of past updates are informational, and can be
+//! lost.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -75,13 +75,13 @@ use spread::Spread;
 
 /// How often the schedule looks, at least: a clock that was set is noticed within it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often an idle mirror asks its source how far behind it is.
+/// Interval at which an idle mirror queries its source for the lag.
 const ASK_EVERY: Duration = Duration::from_secs(15);
-/// How often a side that took over tries to tell the other one, which takes writes until it hears
-/// of it, should it come back.
+/// Interval at which a side that took over tries to notify the other one. If the other side comes
+/// back, it accepts writes until it is notified.
 const TELL_EVERY: Duration = Duration::from_secs(2);
-/// When a side that gave its role away asks the other one again for an image, while that has not
-/// taken it.
+/// Retry interval at which a side that gave its role away requests an image, while the other one
+/// has not taken the role.
 const HEIR_AGAIN: Duration = Duration::from_secs(3);
 
 /// The mirrors of a server. Lock order: `relations`, `document`, `live`.
@@ -91,13 +91,13 @@ pub(crate) struct Mirrors {
     clock: Arc<dyn Clock>,
     jobs: Arc<Jobs>,
     peers: Arc<Peers>,
-    /// What has a say in what mirrors show that belong together.
+    /// The groups, which determine the visible image of mirrors that belong together.
     groups: Arc<Groups>,
     /// The mirrors of volumes here.
     source: Arc<cairn_mirror::Source>,
-    /// Who may use what mirrors show.
+    /// Access to the exports of mirrors.
     access: Arc<Access>,
-    /// What stands on volumes that may be about to follow.
+    /// Devices on volumes that may be about to follow.
     devices: Arc<Devices>,
     /// Where mirrors reach this server: `HOST:PORT`, or `:PORT` when it does not know its name;
     /// empty when they don't.
@@ -108,7 +108,8 @@ pub(crate) struct Mirrors {
     closes_disks: OnceLock<Closes>,
     /// Has mounts of a mirror show its newest image.
     follows: OnceLock<Follows>,
-    /// Listens for mirrors where a source can reach this server; not when the owner has said where.
+    /// Listens for mirrors where a source can reach this server; unset if the owner has configured
+    /// an address.
     opens: OnceLock<Opens>,
     /// Where that is so far.
     opened: Mutex<Vec<SocketAddr>>,
@@ -117,10 +118,10 @@ pub(crate) struct Mirrors {
     /// How long a source may be silent in a transfer.
     patience: Duration,
     relations: Mutex<BTreeMap<String, Arc<Relation>>>,
-    /// Volumes of which is not known whom they follow. Their roles are: the volume has them.
+    /// Volumes whose source is unknown. Their roles are known: the volume has them.
     unread: Mutex<BTreeMap<String, Unread>>,
-    /// Relations of which nothing is written down yet, while somebody has them: whoever asks
-    /// meanwhile gets the same one, on which one job runs at a time.
+    /// Relations that are not saved yet, while they are in use: all callers share one relation, on
+    /// which one job runs at a time.
     pending: Mutex<BTreeMap<String, Weak<Relation>>>,
     ending: AtomicBool,
     asleep: Mutex<()>,
@@ -133,7 +134,7 @@ type Closes = Box<dyn Fn(&str) -> usize + Send + Sync>;
 /// Has the mounts of a mirror show its newest image.
 type Follows = Box<dyn Fn(&str) + Send + Sync>;
 
-/// What mirrors need of the rest of the server.
+/// The parts of the server that mirrors need.
 pub(crate) struct Surroundings {
     pub(crate) volumes: Arc<Volumes>,
     pub(crate) identity: Arc<Identity>,
@@ -195,8 +196,8 @@ impl Mirrors {
         Ok(mirrors)
     }
 
-    /// Goes on with the mirror on a volume, if there is one. Where its document can't be read it
-    /// neither gets images nor gives its role away, and the volume stays what it is.
+    /// Resumes the mirror on a volume, if there is one. If its document can't be read, it neither
+    /// receives images nor gives its role away, and the volume keeps its role.
     pub(crate) fn take_in(&self, open: &Arc<OpenVolume>) {
         let folder = self.volumes.folder(&open.name);
         self.consents.recall(&open.name, &folder, open.is_destination());
@@ -209,8 +210,8 @@ impl Mirrors {
         };
         drop(unknown);
         if let Some(mut document) = document {
-            // Of one that takes writes and was to follow still it is an older one, put back: the
-            // other side may not know.
+            // A document that still follows, beside a writable volume, is an older one that was
+            // restored: the other side may not know of the failover.
             if !open.is_destination() && document.change.is_none() {
                 document.change = Some(self.changed(Change::Failover));
             }
@@ -230,7 +231,7 @@ impl Mirrors {
         let _ = self.follows.set(Box::new(follows));
     }
 
-    /// Before somebody is told that there is another image: who looks then sees it.
+    /// Runs before a new image is reported, so that it is visible by then.
     fn follow_image(&self, name: &str) {
         if let Some(follow) = self.follows.get() {
             follow(name);
@@ -258,20 +259,20 @@ impl Mirrors {
         self.relations.lock().values().cloned().collect()
     }
 
-    /// How far behind its source a volume is; none when it follows nobody.
+    /// The lag of a volume behind its source; none if it has no source.
     pub(crate) fn upstream_lag(&self, name: &str) -> Option<cairn_mirror::Lag> {
         let relation = self.relations.lock().get(name).cloned()?;
         if relation.is_failed_over() { None } else { relation.destination.lag() }
     }
 
-    /// The volumes that what a volume gives came through, itself first.
+    /// The volumes through which the data of a volume came, itself first.
     pub(crate) fn route(&self, name: &str) -> Route {
         let own = self.hop(name);
         let relation = self.relations.lock().get(name).cloned().filter(|relation| !relation.is_failed_over());
         relation.map_or(Route::through(own, Route::default()), |relation| relation.destination.route(own))
     }
 
-    /// What a volume is called there.
+    /// The name of a volume in that list.
     fn hop(&self, name: &str) -> Hop {
         Hop::of(String::from(self.identity.fingerprint).as_bytes(), name)
     }
@@ -289,12 +290,12 @@ impl Mirrors {
         }
     }
 
-    /// The volume goes, and what is known of its mirror with it.
+    /// The volume is deleted, and with it the state of its mirror.
     pub(crate) fn forget(&self, name: &str) {
-        // Let go of without the lock: it may be the last that has the volume.
+        // Dropped without the lock: it may hold the last reference to the volume.
         let known = self.relations.lock().remove(name);
         if let Some(relation) = known {
-            // What still runs for it writes nothing down: another mirror can have its name and its
+            // Its running jobs save nothing any more: another mirror can have its name and its
             // place.
             relation.retire();
         }
@@ -302,7 +303,7 @@ impl Mirrors {
         self.consents.forget(name);
     }
 
-    /// What is wrong with mirrors.
+    /// The problems of mirrors.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
         let problem = |relation: &Arc<Relation>| {
             let shown = self.show(relation);
@@ -366,8 +367,8 @@ impl Mirrors {
         when::rest(self.all().into_iter().filter_map(next), now_ms).min(LOOK_EVERY)
     }
 
-    /// Ends what transfers run into these volumes, and waits for that. The schedule begins the next
-    /// ones.
+    /// Cancels running transfers into these volumes, and waits for their end. The schedule begins
+    /// the next ones.
     pub(crate) fn settle(&self, volumes: &[String]) -> Result<(), ServerError> {
         let known = self.relations.lock().clone();
         let concerned: Vec<&Arc<Relation>> = volumes.iter().filter_map(|volume| known.get(volume)).collect();
@@ -396,14 +397,15 @@ impl Mirrors {
         relation.refuse_if_paused()?;
         relation.refuse_without_source()?;
         self.groups.check_known_of(&relation.name)?;
-        // It may have been paused since: who paused it finds it running, and waits until it is not.
+        // It may have been paused since: the pause command finds it running, and waits until it
+        // stops.
         self.start(relation, kind, Relation::refuse_if_paused, move |mirrors, relation, open, progress| {
             background::step_back();
             mirrors.update(relation, open, connected, progress, manner)
         })
     }
 
-    /// Starts a job of a mirror, which has it claimed while it works. `check` is asked once it is
+    /// Starts a job of a mirror, which has it claimed while it works. `check` runs once it is
     /// claimed.
     fn start(
         self: &Arc<Self>,
@@ -525,7 +527,7 @@ impl Mirrors {
             has_time.and_then(|spread| spread.rate(clock.monotonic(), seen))
         };
         relation.trickle.set(trickle(&transfer::Seen::default()));
-        // One whose mark a crash has kept from being set.
+        // An image whose mark was not set because of a crash.
         open.mark_image();
         let mut heard = Heedful { stream: &mut stream, relation, clock };
         let fetch = transfer::Fetch {
@@ -564,8 +566,7 @@ impl Mirrors {
         outcome.map_err(failed)
     }
 
-    /// Asks the source how far behind the mirror is, on a thread of its own, when it was not heard
-    /// of for a while.
+    /// Queries the source for the lag, on a thread of its own, if there was no contact for a while.
     fn ask_for_lag(self: &Arc<Self>, relation: &Arc<Relation>) {
         let now = self.clock.monotonic();
         let heard = relation.destination.silence();
@@ -573,9 +574,9 @@ impl Mirrors {
         let nobody = relation.is_failed_over() || relation.refuse_without_source().is_err();
         {
             let mut live = relation.live.lock();
-            // What is damaged is asked for whatever else was said lately.
+            // Damaged blocks are requested regardless of recent contacts.
             let damaged = !relation.destination.volume().damaged().is_empty();
-            // A mirror that was rewound has an image, and has heard nothing of what it lacks.
+            // A rewound mirror has an image, and does not know its lag yet.
             let recent = heard.map_or_else(|| !relation.has_image(), |heard| heard < ASK_EVERY) && !damaged;
             let asked = live.asked.is_some_and(|asked| now.saturating_sub(asked) < ASK_EVERY);
             if recent || asked || live.running || live.asking || nobody {
@@ -610,10 +611,10 @@ impl Mirrors {
             }
             let mut live = mine.live.lock();
             live.unanswered = asked.err().map(|error| error.body());
-            // One that has to count for long is left alone for as long as any other.
+            // After a source that counts for long, the next query still waits the full interval.
             live.asked = live.asked.map(|_| mirrors.clock.monotonic());
         };
-        // Without a thread it is asked another time.
+        // Without a thread the source is queried later.
         let _ = std::thread::Builder::new().name("lag".to_owned()).spawn(ask);
     }
 
@@ -632,10 +633,10 @@ impl Mirrors {
                 }
             }
             Err(ServerError::Ending) => {}
-            // It was told to: what was wrong before, if anything, still is.
+            // It was aborted on request: an earlier problem, if any, remains.
             Err(_) if relation.abort.load(Ordering::Acquire) => {}
-            // It has given its role, and the other side takes it in a moment, or once that is
-            // repeated: `handed-over` says so.
+            // It has given its role away, and the other side takes it in a moment, or after a
+            // repeated command: `handed-over` reports that.
             Err(error) if is_circle(error) && relation.destination.volume().own_head().is_some() => {
                 let soon_ms = now_ms(&*self.clock).saturating_add(millis(HEIR_AGAIN));
                 live.next_ms = live.next_ms.map(|next| next.min(soon_ms));
@@ -643,7 +644,7 @@ impl Mirrors {
             Err(error) => {
                 let body = error.body();
                 if body.error == api::ErrorKind::Diverged {
-                    // Whether the other side takes writes decides what to do about it.
+                    // The remedy depends on whether the other side is writable.
                     live.asked = None;
                 }
                 live.problem = Some(body);
@@ -663,7 +664,7 @@ fn is_circle(error: &ServerError) -> bool {
     matches!(**source, MirrorError::Refused(Refusal::Circle))
 }
 
-/// The snapshot that a destination shows; after a failover, the one that it showed.
+/// The snapshot that a destination shows; after a failover, the last one that it showed.
 fn image_of(open: &OpenVolume) -> Option<cairn_volume::Snapshot> {
     match open.volume.status().cursor.snapshot {
         SnapshotId(0) => None,
@@ -711,7 +712,7 @@ impl<S: Write> Write for Heedful<'_, S> {
     }
 }
 
-/// Listens at an address as well; `None` when nothing is to be done for that.
+/// Listens at an address as well; `None` if no listener is needed.
 pub(super) type Opens = Box<dyn Fn(IpAddr) -> std::io::Result<Option<SocketAddr>> + Send + Sync>;
 
 #[cfg(test)]

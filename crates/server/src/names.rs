@@ -22,8 +22,8 @@ pub(crate) fn check(what: &'static str, name: &str) -> Result<(), ServerError> {
     if good { Ok(()) } else { Err(ServerError::InvalidName { what, name: name.to_owned() }) }
 }
 
-/// As [`check`], of a snapshot that an owner names: those whose names begin so come and go with
-/// mirrors and dumps, and nobody is asked about them.
+/// As [`check`], for a snapshot that an owner names: names with the reserved prefixes belong to
+/// mirrors and dumps, which create and delete such snapshots without asking.
 pub(crate) fn check_snapshot(name: &str) -> Result<(), ServerError> {
     check("snapshot", name)?;
     let reserved = [cairn_stream::MIRROR_PREFIX, IMAGE_PREFIX, DUMP_PREFIX];
@@ -33,7 +33,7 @@ pub(crate) fn check_snapshot(name: &str) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// What an NBD export name stands for.
+/// The parts of an NBD export name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ExportName<'a> {
     pub(crate) volume: &'a str,
@@ -59,8 +59,8 @@ pub(crate) fn host() -> String {
     name.trim().to_owned()
 }
 
-/// An address that is listened on, as a client can use it: the one of all interfaces is that of
-/// none, so this machine's name stands for it.
+/// A listening address, in a form that a client can use: the wildcard address is replaced by this
+/// machine's name.
 pub(crate) fn from_elsewhere(address: &str) -> String {
     match (address.parse::<SocketAddr>(), host()) {
         (Ok(all), host) if all.ip().is_unspecified() && !host.is_empty() => format!("{host}:{}", all.port()),

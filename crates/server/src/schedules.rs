@@ -1,10 +1,10 @@
-//! Snapshots by the clock: schedules of a volume, the thread that runs them, and what they keep.
+//! Scheduled snapshots: schedules of a volume, the thread that runs them, and their retention.
 //!
-//! A schedule has a label, and its snapshots are called LABEL.TIME, with the time in UTC. Only such
-//! snapshots does it ever delete, and of those none that is held and none that a client has open.
-//! `schedules.json` in the folder of the volume keeps them. What was missed while the server was
-//! away, or the volume a mirror, is made up for by one run. A run that fails is told in
-//! `cairn status` and tried again at its next time.
+//! A schedule has a label, and its snapshots are called LABEL.TIME, with the time in UTC. It
+//! deletes only such snapshots, and never one that is held or that a client has open.
+//! `schedules.json` in the folder of the volume stores them. One run makes up for all runs missed
+//! while the server was stopped, or the volume was a mirror. A failed run is reported in `cairn
+//! status` and retried at its next time.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,10 +34,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long the end of the server waits for a disk that is being opened, and how often it looks.
 const OPENING_PATIENCE: Duration = Duration::from_secs(3);
 const OPENING_PAUSE: Duration = Duration::from_millis(10);
-/// Disks that may hang at once while they are opened; behind as many nothing is looked for that was
-/// missing, until one of them answers.
+/// Disks that may hang at once while they are opened; past this many, missing disks are not
+/// searched for until one of them answers.
 const OPENINGS_MAX: usize = 64;
-/// Longest label, in bytes: with the time behind it a name has no more than 64.
+/// Longest label, in bytes: with the time after it a name has at most 64.
 const LABEL_MAX: usize = 40;
 /// First words of the names of snapshots that come and go with dumps and groups.
 const RESERVED: [&str; 3] = ["image", "dump", "group"];
@@ -59,7 +59,7 @@ struct Plan {
     from_ms: u64,
     last_ms: Option<u64>,
     problem: Option<String>,
-    /// By how much the clock was put back since the last run, where the schedule counts from that
+    /// By how much the clock was set back since the last run, if the schedule counts from that
     /// moment.
     put_back_ms: Option<u64>,
 }
@@ -78,7 +78,7 @@ impl Plan {
         self.timetable().ok()?.due(self.last_ms.unwrap_or(self.from_ms), now_ms)
     }
 
-    /// Counts from now after the clock was put back to before the last run. True when it was.
+    /// Counts from now if the clock was set back to before the last run. True if it was.
     fn see_clock(&mut self, now_ms: u64) -> bool {
         let Ok(timetable) = self.timetable() else { return false };
         let by_ms = timetable.count_anew(&mut self.from_ms, &mut self.last_ms, now_ms);
@@ -87,7 +87,7 @@ impl Plan {
     }
 }
 
-/// What `schedules.json` says.
+/// The content of `schedules.json`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SchedulesDocument {
     schedules: Vec<Plan>,
@@ -97,20 +97,19 @@ pub(crate) struct SchedulesDocument {
 pub(crate) struct Schedules {
     path: PathBuf,
     plans: Mutex<Vec<Plan>>,
-    /// The file says something that this program can't read: nothing runs, and nothing is written
-    /// over it.
+    /// This program can't read the file: no schedule runs, and the file is not overwritten.
     unread: Mutex<Option<Unread>>,
 }
 
 impl Schedules {
-    /// What the folder of a volume says.
+    /// Loads the document in the folder of a volume.
     pub(crate) fn open(path: PathBuf) -> Self {
         let (document, unread) = state::known::<SchedulesDocument>(&path);
         let plans = Mutex::new(document.unwrap_or_default().schedules);
         Self { path, plans, unread: Mutex::new(unread) }
     }
 
-    /// Takes in what the folder of the volume says by now.
+    /// Loads the present document in the folder of the volume.
     pub(crate) fn read(&self) {
         let (document, unread) = state::known::<SchedulesDocument>(&self.path);
         *self.plans.lock() = document.unwrap_or_default().schedules;
@@ -125,8 +124,8 @@ impl Schedules {
         state::refuse_unread(self.unread.lock().as_ref())
     }
 
-    /// Lets schedules count from now where the clock was put back to before their last runs. It is
-    /// written down, so that a restart does not count from anew.
+    /// Lets schedules count from now if the clock was set back to before their last runs. This is
+    /// saved, so that a restart does not begin the count again.
     fn see_clock(&self, volume: &str, now_ms: u64) {
         let mut plans = self.plans.lock();
         let mut changed = false;
@@ -146,7 +145,7 @@ impl Schedules {
     }
 }
 
-/// By how much a clock was put back, for people: in its largest unit, rounded down.
+/// By how much a clock was set back, for people: in its largest unit, rounded down.
 pub(crate) fn put_back(by_ms: Option<u64>) -> String {
     let seconds = by_ms.unwrap_or_default() / 1000;
     let units = [(86_400, "days"), (3_600, "hours"), (60, "minutes")];
@@ -156,8 +155,8 @@ pub(crate) fn put_back(by_ms: Option<u64>) -> String {
     }
 }
 
-/// The snapshots that a schedule has made, in the order in which it made them: their times are by a
-/// clock that may have been put back.
+/// The snapshots of a schedule, in the order of their creation: their times are from a clock that
+/// may have been set back.
 fn snapshots_of(label: &str, volume: &Volume) -> Vec<Snapshot> {
     let mut found: Vec<Snapshot> =
         volume.snapshots().into_iter().filter(|snapshot| is_of(label, &snapshot.name)).collect();
@@ -199,7 +198,7 @@ fn check_label(label: &str) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// What a schedule would have made from `start_ms` on.
+/// The snapshots that a schedule would have made from `start_ms` on.
 fn simulated(request: &api::Simulate, start_ms: u64) -> Result<api::Simulation, ServerError> {
     let plan = plan_of("simulated", &request.schedule, start_ms)?;
     let (timetable, zone) = (plan.timetable()?, plan.zone()?);

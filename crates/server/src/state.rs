@@ -4,9 +4,9 @@
 //! directory is made durable. Each carries a `version`; a newer one than this program knows is
 //! refused, not guessed at.
 //!
-//! What is there and can't be read is never written over: it may be all that its owner has. Of some
-//! documents the previous generation stays beside them, as `NAME.json.old`; see [`keeps_previous`].
-//! What becomes of the others, and of those who need them, is in [`crate::daemon::damaged`].
+//! An existing file that can't be read is never overwritten: it may be the only copy. Some
+//! documents keep their previous generation beside them, as `NAME.json.old`; see
+//! [`keeps_previous`]. [`crate::daemon::damaged`] handles the others, and the parts that need them.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -21,9 +21,9 @@ use serde::de::DeserializeOwned;
 use crate::daemon::error::DaemonError;
 use crate::error::ServerError;
 
-/// One document is written at a time: two who write the same one would share the file beside it,
-/// and the one that is renamed first would be written by the other. All of them are small and on
-/// one file system, so they do not wait for one another longer than that takes.
+/// One document is written at a time: two threads that write the same one would share the temporary
+/// file, and one could still write to it after the other's rename. All documents are small and on
+/// one file system, so the waits are short.
 static WRITING: Mutex<()> = Mutex::new(());
 
 /// The version of every state file of this release.
@@ -36,7 +36,7 @@ struct Versioned<'a, T> {
     body: &'a T,
 }
 
-/// Why a document is not known whose file is there: an error that can be told many times.
+/// Why a document with an existing file is unknown: an error that can be reported many times.
 #[derive(Debug, Clone)]
 pub(crate) struct Unread {
     path: PathBuf,
@@ -44,7 +44,7 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
-    /// Notes it, and says so in the log.
+    /// Records and logs the error.
     pub(crate) fn new(path: &Path, error: &ServerError) -> Self {
         tracing::error!(%error, "a state file can't be read; it is left as it is, and what it belongs to stays out of harm");
         Self { path: path.to_owned(), reason: error.to_string() }
@@ -55,7 +55,7 @@ impl Unread {
     }
 }
 
-/// What a file says, or why that is not known. Not the same as a file that is not there.
+/// The content of a file, or why it is unknown. A missing file is a different case.
 pub(crate) fn known<T: DeserializeOwned>(path: &Path) -> (Option<T>, Option<Unread>) {
     match load(path) {
         Ok(document) => (document, None),
@@ -68,8 +68,8 @@ pub(crate) fn refuse_unread(unread: Option<&Unread>) -> Result<(), ServerError> 
     unread.map_or(Ok(()), |unread| Err(unread.error()))
 }
 
-/// Writes `body` at `path`, for the owner's eyes only. What is there and can't be read is not
-/// written over.
+/// Writes `body` at `path`, readable only by the owner. An existing unreadable file is not
+/// overwritten.
 pub(crate) fn save<T: Serialize + DeserializeOwned>(path: &Path, body: &T) -> Result<(), ServerError> {
     let text = text(path, body)?;
     let _writing = WRITING.lock();
@@ -83,15 +83,14 @@ pub(crate) fn save<T: Serialize + DeserializeOwned>(path: &Path, body: &T) -> Re
 /// Whether the previous generation of a document stays beside it, for
 /// `cairn state restore --previous`.
 ///
-/// That is so where an older one does no harm: what it says of a device's places never changes
-/// (`devices/NAME.json`), and where that of a volume's does both are made to say it
-/// (`volume.json`), the volume itself decides over it (`mirror.json`: its role, its image, and
-/// whether a source is the right one), it is learnt again (`followers.json`), or it is of what only
-/// looks (`drill.json`, `views.json`, `mounts.json`), or it names places (`buckets.json`). It is
-/// not so where an older one gives back what was taken away: peers and rights that were revoked,
-/// reservations that were released, words of an owner that were used, rules that keep less, dates
-/// of dumps that a rollback has made void, and a failover of a group that is over, which would be
-/// gone on with.
+/// Whether the previous generation of a document is kept: only if an older one does no harm. The
+/// places of a device never change (`devices/NAME.json`); if those of a volume change, both
+/// generations are updated (`volume.json`). The volume itself overrides `mirror.json` (its role,
+/// its image, and the check of the source). `followers.json` is rebuilt when mirrors reconnect.
+/// `drill.json`, `views.json` and `mounts.json` concern only readers, and `buckets.json` names
+/// places. It is not kept if an older one would undo a removal: revoked peers and rights, released
+/// reservations, used consents of an owner, stricter retention rules, dates of dumps that a
+/// rollback has invalidated, and a completed failover of a group, which would be resumed.
 fn keeps_previous(path: &Path) -> bool {
     const KEPT: [&str; 7] = [
         "volume.json",
@@ -113,8 +112,8 @@ pub(crate) fn previous(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Keeps what is at `path` as the previous generation; of a first one a copy, as the places in it
-/// are all that there will be.
+/// Keeps the file at `path` as the previous generation; for a first one makes a copy, as the places
+/// in it never change.
 fn keep_previous(path: &Path, now: Option<&Path>, text: &[u8]) -> io::Result<()> {
     let old = previous(path);
     let Some(now) = now else { return write_beside(&old, text) };
@@ -132,21 +131,21 @@ fn link_or_copy(path: &Path, other: &Path) -> io::Result<()> {
     fs::hard_link(path, other).or_else(|_| fs::copy(path, other).and_then(|_| File::open(other)?.sync_all()))
 }
 
-/// Has what is at `path` under another name as well, durably.
+/// Gives the file at `path` another name as well, durably.
 pub(crate) fn keep_as(path: &Path, other: &Path) -> io::Result<()> {
     link_or_copy(path, other)?;
     sync_parent(other)
 }
 
-/// Makes a copy of a document that has none, as one that was put back from a backup. Without room
-/// for it all goes on.
+/// Makes a copy of a document that has none, as one restored from a backup. Without room for it the
+/// server continues.
 pub(crate) fn keep_copy(path: &Path) {
     if !previous(path).exists() {
         renew_copy(path);
     }
 }
 
-/// Has the generation beside a document say what it says now.
+/// Makes the generation beside a document equal to it.
 pub(crate) fn renew_copy(path: &Path) {
     let old = previous(path);
     let _writing = WRITING.lock();
@@ -159,8 +158,8 @@ pub(crate) fn renew_copy(path: &Path) {
     }
 }
 
-/// Removes a document for good, durably, and before it its previous generation, as another one of
-/// its name is not to find that, and what a kill may have left of writing them.
+/// Removes a document permanently and durably. Removes its previous generation first, which a later
+/// document of its name must not find, and the remains of an interrupted write.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     let _writing = WRITING.lock();
     let old = previous(path);
@@ -174,7 +173,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     fs::remove_file(path).and_then(|()| sync_parent(path))
 }
 
-/// Reads `path`; `None` when there is no such file.
+/// Reads `path`; `None` if there is no such file.
 pub(crate) fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ServerError> {
     let text = match fs::read(path) {
         Ok(text) => text,
@@ -184,7 +183,7 @@ pub(crate) fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Server
     parse(path, &text).map(Some)
 }
 
-/// Reads the document in `text`, which stood at `path`.
+/// Reads the document in `text`, found at `path`.
 pub(crate) fn parse<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, ServerError> {
     let damaged = |source| ServerError::Daemon(DaemonError::DamagedState { path: path.to_owned(), source });
     let value: serde_json::Value = serde_json::from_slice(text).map_err(damaged)?;
@@ -213,7 +212,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     put(path, bytes)
 }
 
-/// The same, by the one whose turn it is.
+/// The same, for the holder of the lock.
 fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_beside(path, bytes)?;
     sync_parent(path)

@@ -1,5 +1,5 @@
 //! The volumes of a server: opening, creating, growing, checking and deleting them, and the thread
-//! behind each.
+//! of each.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -62,17 +62,17 @@ pub(crate) use restore::Unfinished as UnfinishedRestore;
 pub(crate) use room::{is_of_full_history, waits_with_writes};
 pub(crate) use views::{ViewsDocument, VolumeView};
 
-/// Threads of a volume that write back beside the one that does all background work.
+/// Threads of a volume that write back, in addition to the one that does all background work.
 const WRITE_BACK_THREADS: usize = 1;
 
 enum VolumeState {
     Open(Arc<OpenVolume>),
-    /// Closed by a command that puts it back; nobody else touches anything of it.
+    /// Closed by a command that will reopen it; no other code touches its files.
     Away {
-        /// What it is busy with.
+        /// The work of that command.
         by: &'static str,
     },
-    /// It could not be opened; its name stays taken and nothing of it is touched.
+    /// It could not be opened; its name stays in use, and its files are not touched.
     Unavailable(Arc<ServerError>),
 }
 
@@ -84,8 +84,8 @@ pub(crate) struct Volumes {
     dir: PathBuf,
     cache: ByteSize,
     clock: Arc<dyn Clock>,
-    /// Who makes, opens, deletes a volume, brings it back or shows it at an instant. The paths of
-    /// its devices are his who has them locked.
+    /// Turns of the threads that create, open, delete or revert a volume or show it at an instant.
+    /// The paths of its devices are protected by their locks instead.
     turns: Turns,
     entries: RwLock<BTreeMap<String, VolumeState>>,
     /// Names of volumes that are being restored.
@@ -93,26 +93,26 @@ pub(crate) struct Volumes {
     /// By clone: keeps the snapshot that it is made of, also while the clone itself cannot be
     /// opened.
     keeps: Mutex<BTreeMap<String, Kept>>,
-    /// Who else can have a file or a disk.
+    /// Other parts that can claim a file or a disk.
     others: OnceLock<Weak<dyn Claims>>,
 }
 
 /// Writes files into a folder.
 type Beside<'a> = dyn Fn(&Path) -> Result<(), ServerError> + 'a;
 
-/// What a new volume is made from.
+/// The options of a new volume.
 pub(crate) struct NewVolume<'a> {
     pub(crate) name: &'a str,
     pub(crate) id: VolumeId,
     pub(crate) role: Role,
-    /// What the devices hold when `None`.
+    /// The capacity of the devices if `None`.
     pub(crate) blocks: Option<u64>,
     pub(crate) devices: &'a [String],
-    /// For the intent log; on the devices when `None`.
+    /// For the intent log, which is on the devices if `None`.
     pub(crate) log_device: Option<&'a str>,
     /// Between the devices and the volume.
     pub(crate) history: Option<&'a api::VolumeHistory>,
-    /// Writes what else belongs into its folder, which is not in its place yet: no kill leaves the
+    /// Writes further documents into its folder before that is moved to its place: no kill leaves
     /// one without the other.
     pub(crate) beside: Option<&'a Beside<'a>>,
 }
@@ -123,22 +123,22 @@ impl Volumes {
         state::load(&path)?.ok_or_else(|| ServerError::Daemon(DaemonError::StateGone { path: path.clone() }))
     }
 
-    /// Writes down where a volume is and what it is made of, twice: the copy beside the document,
-    /// which may be gone back to, says the same.
+    /// Saves the places and the base of a volume, twice: the copy beside the document, which a
+    /// restore may use, has the same content.
     fn note(&self, name: &str, document: &VolumeDocument) -> Result<(), ServerError> {
         let path = self.folder(name).join("volume.json");
         state::save(&path, document)?;
         state::save(&path, document)
     }
 
-    /// Where a volume is, and what it is made of, also when the document itself can't be read: the
-    /// copy beside it says it as well.
+    /// The places and the base of a volume, even if the document itself can't be read: the copy
+    /// beside it has them as well.
     fn places(&self, name: &str) -> Option<VolumeDocument> {
         let copy = || state::load(&state::previous(&self.folder(name).join("volume.json"))).ok().flatten();
         self.document(name).ok().or_else(copy)
     }
 
-    /// What each volume may take of memory.
+    /// The memory that each volume may use.
     pub(crate) fn cache_bytes(&self) -> u64 {
         self.cache.0
     }
@@ -153,7 +153,7 @@ impl Volumes {
             Some(VolumeState::Open(open)) => Ok(open.clone()),
             Some(VolumeState::Away { by }) => Err(ServerError::Busy { name: name.to_owned(), by }),
             Some(VolumeState::Unavailable(error)) => {
-                // What its devices lack is no name that the caller got wrong.
+                // A missing device must not look like a wrong name from the caller.
                 let kind = match error.kind() {
                     ErrorKind::NotFound | ErrorKind::Damaged => ErrorKind::VolumeDamaged,
                     kind => kind,
@@ -179,7 +179,7 @@ impl Volumes {
         self.entries.read().values().filter_map(open).collect()
     }
 
-    /// What is wrong with volumes.
+    /// The problems of volumes.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
         let unavailable = |(name, entry): (&String, &VolumeState)| match entry {
             VolumeState::Open(_) | VolumeState::Away { .. } => None,
@@ -192,8 +192,7 @@ impl Volumes {
         for open in self.all() {
             problems.extend(open.hooks.problem(&open.name));
             if let Some(source) = open.volume.status().latched {
-                // What it failed with is mended, and the server started anew: only then it takes
-                // writes again.
+                // It is writable again only after the fault is repaired and the server restarted.
                 let error = ServerError::volume(&open.name)(VolumeError::of_latched(source));
                 let (message, next) = (error.to_string(), error.next());
                 problems.push(api::Problem { subject: open.name.clone(), message, next });

@@ -1,5 +1,5 @@
-//! The description of the API that is in the repository is the one that the server gives, and
-//! clients can be made from it.
+//! The description of the API in the repository equals the server's own, and clients can be
+//! generated from it.
 
 use std::collections::BTreeSet;
 

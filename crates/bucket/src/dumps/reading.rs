@@ -20,9 +20,9 @@ use crate::workers::{Workers, beside};
 
 /// Bytes of one read ahead.
 const AHEAD_BYTES: usize = 8 << 20;
-/// Reads ahead that are under way or wait to be taken.
+/// Read-aheads in progress or not yet consumed.
 const AHEAD_READS: usize = 4;
-/// Bytes that a small read brings: the caller mostly asks for the following ones next.
+/// Bytes fetched by a small read: the caller mostly asks for the following ones next.
 const UNIT_BYTES: usize = 1 << 20;
 /// Units that are kept.
 const UNITS_KEPT: usize = 8;
@@ -84,7 +84,7 @@ impl BucketPart {
 }
 
 impl Part {
-    /// Exactly so many bytes of an object; none if it is missing or shorter.
+    /// Exactly `count` bytes of an object; none if it is missing or shorter.
     fn read_object(&self, name: &Name, at: u64, count: usize) -> io::Result<Option<Vec<u8>>> {
         match self.store.get(name, at, count, &self.cancel) {
             Ok(bytes) => Ok((bytes.len() == count).then(|| bytes.to_vec())),

@@ -100,7 +100,7 @@ pub(super) struct Skeleton {
 
 type Entries = std::sync::Arc<Vec<(u64, Vec<u8>)>>;
 
-/// Reads so many bytes of the object from an offset on; none when they are not there.
+/// Reads the given number of bytes of the object from an offset on; none if the object has fewer.
 pub(super) type ReadObject<'a> = &'a dyn Fn(u64, usize) -> std::io::Result<Option<Vec<u8>>>;
 
 fn number(bytes: &[u8], at: usize) -> Option<u64> {
@@ -108,8 +108,8 @@ fn number(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl Skeleton {
-    /// Reads the foot and the directory of an object of `length` bytes; none for anything that is
-    /// no skeleton.
+    /// Reads the foot and the directory of an object of `length` bytes; none if it is not a
+    /// skeleton.
     pub(super) fn open(length: u64, read: ReadObject<'_>) -> std::io::Result<Option<Self>> {
         let Some(foot_at) = length.checked_sub(FOOT_BYTES as u64) else { return Ok(None) };
         let Some(foot) = read(foot_at, FOOT_BYTES)? else { return Ok(None) };
@@ -132,7 +132,7 @@ impl Skeleton {
         Ok(chunks.map(|chunks| Self { chunks, kept: Mutex::new(Vec::new()) }))
     }
 
-    /// Fills `buffer` with what the part has at `offset`, if one entry has all of it.
+    /// Fills `buffer` from the part at `offset`, if one entry has all of it.
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8], read: ReadObject<'_>) -> std::io::Result<bool> {
         let Some(chunk) = self.chunks.partition_point(|chunk| chunk.first <= offset).checked_sub(1) else {
             return Ok(false);

@@ -16,7 +16,7 @@ pub(super) struct Answer {
     pub(super) status: u16,
     /// The code in the body or in a header.
     pub(super) code: Option<String>,
-    /// The region that the bucket is in, if the answer says so.
+    /// The region that the bucket is in, if the answer names it.
     pub(super) region: Option<String>,
     /// For how long the store wants no request.
     pub(super) retry_after: Option<Duration>,
@@ -26,7 +26,7 @@ pub(super) struct Answer {
     pub(super) version: Option<String>,
 }
 
-/// The meaning of an answer that is no success.
+/// The meaning of an unsuccessful answer.
 #[derive(Debug, Clone)]
 pub(super) enum Meaning {
     /// An object of that name exists.
@@ -36,7 +36,7 @@ pub(super) enum Meaning {
     Trouble(Trouble),
 }
 
-/// The meaning of an answer to this verb that is no success.
+/// The meaning of an unsuccessful answer to this verb.
 pub(super) fn meaning(verb: Verb, answer: &Answer) -> Meaning {
     let code = answer.code.as_deref().unwrap_or_default();
     let credentials = |trouble| Meaning::Trouble(Trouble::Credentials(trouble));
@@ -110,7 +110,7 @@ pub(super) fn meaning(verb: Verb, answer: &Answer) -> Meaning {
     Meaning::Trouble(trouble)
 }
 
-/// The same by the status alone, as an answer without a body has no more.
+/// The meaning of the status alone, for an answer without a body.
 fn of_status(verb: Verb, answer: &Answer) -> Meaning {
     Meaning::Trouble(match answer.status {
         412 => return Meaning::Exists,

@@ -18,7 +18,7 @@ use object_store::aws::AwsCredential;
 use crate::error::CredentialTrouble;
 use crate::limits::SECRETS_BYTES_MAX;
 
-/// The section of a credentials file that is used where none is named.
+/// The section of a credentials file used by default.
 const DEFAULT_SECTION: &str = "default";
 
 /// Text that is never shown.
@@ -46,7 +46,7 @@ impl fmt::Debug for Secret {
 /// `secret`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
-    /// The access key; it is no secret.
+    /// The access key; it is not a secret.
     pub id: String,
     /// Its secret.
     pub secret: Secret,
@@ -64,7 +64,7 @@ pub enum Credentials {
     File {
         /// The file.
         path: PathBuf,
-        /// The section; `default` if none is named.
+        /// The section; `default` by default.
         section: Option<String>,
     },
     /// The role of the machine, container or pod.
@@ -93,7 +93,7 @@ impl Credentials {
 /// Reads a variable of the environment; a parameter, so that tests have their own.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The key in the variables of AWS tools; none without one.
+/// The key in the variables of AWS tools; none if they are not set.
 pub(super) fn key_in(variables: Variables<'_>) -> Result<Option<Key>, CredentialTrouble> {
     let variable = |name| variables(name).filter(|value| !value.is_empty());
     match (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")) {
@@ -148,8 +148,7 @@ pub(super) fn key_of_file(path: &Path, section: Option<&str>) -> Result<Key, Cre
     Ok(Key { id, secret: Secret::new(secret), token })
 }
 
-/// Credentials that are not there, as an error of the library: [`super::trouble`] takes it out
-/// again.
+/// Missing credentials, as an error of the library: [`super::trouble`] unwraps it again.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("there are no credentials")]
 pub(super) struct NoCredentials(pub(super) CredentialTrouble);
@@ -164,7 +163,7 @@ pub(super) struct FileProvider {
 }
 
 impl FileProvider {
-    /// Reads the file once, so that what is wrong with it is known at once.
+    /// Reads the file once, to report a fault in it at once.
     pub(super) fn open(path: &Path, section: Option<&str>) -> Result<Self, CredentialTrouble> {
         let provider =
             Self { path: path.to_owned(), section: section.map(str::to_owned), read: Mutex::new(None) };
@@ -187,7 +186,7 @@ impl FileProvider {
     }
 }
 
-/// A key as the library takes it.
+/// A key in the library's form.
 pub(super) fn credential_of(key: &Key) -> AwsCredential {
     AwsCredential {
         key_id: key.id.clone(),

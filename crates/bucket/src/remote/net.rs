@@ -1,7 +1,7 @@
 //! The runtime below remote stores, and the HTTP client with a look at every answer.
 //!
-//! The library keeps to itself what an answer said (`Retry-After`, the date of a lock, the code of
-//! an error). [`Service`] therefore notes it in a [`Trail`] of the call's task.
+//! The library does not expose all of an answer (`Retry-After`, the date of a lock, the code of an
+//! error). [`Service`] therefore notes it in a [`Trail`] of the call's task.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -60,7 +60,7 @@ impl Net {
     /// Starts its threads.
     ///
     /// # Errors
-    /// The system gives none.
+    /// The system cannot start the thread.
     pub fn start() -> io::Result<Arc<Self>> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(RUNTIME_THREADS)
@@ -116,7 +116,7 @@ pub(super) struct Trail {
     extra: Option<(HeaderName, HeaderValue)>,
     /// The last answer of the store.
     pub(super) answer: Option<Answer>,
-    /// Why there was none.
+    /// Why there was no answer.
     pub(super) broken: Option<Trouble>,
 }
 
@@ -206,7 +206,7 @@ struct Service {
     client: reqwest::Client,
     /// For requests with a body.
     sender: reqwest::Client,
-    /// For what gives credentials: no proxy.
+    /// For services that give credentials: no proxy.
     direct: reqwest::Client,
     givers: Arc<[String]>,
 }
@@ -261,8 +261,9 @@ impl Service {
         }
     }
 
-    /// Notes what the answer says. An error is read whole, within a limit; so is what ends an
-    /// upload, as S3 writes an error there after a status of success.
+    /// Notes the headers of the answer. The body of an error is read whole, within a limit; so is
+    /// that of an answer that completes an upload, as S3 may report an error there after a success
+    /// status.
     async fn note(&self, response: HttpResponse, finishes: bool) -> Result<HttpResponse, HttpError> {
         let mut answer = answer_of(response.status().as_u16(), response.headers());
         if response.status().is_success() && !finishes {
@@ -285,7 +286,7 @@ impl Service {
     }
 }
 
-/// Reads what is no object.
+/// Reads a body that is not an object.
 pub(super) async fn bounded(body: HttpResponseBody) -> Result<Bytes, HttpError> {
     match Limited::new(body, ANSWER_BYTES_MAX).collect().await {
         Ok(all) => Ok(all.to_bytes()),
@@ -300,7 +301,7 @@ fn on_trail<T>(change: impl FnOnce(&mut Trail) -> T) -> Option<T> {
     TRAIL.try_with(|trail| change(&mut trail.borrow_mut())).ok()
 }
 
-/// Codes and regions are words: nothing else of what a store writes is shown to people.
+/// Codes and regions are words: no other text of a store is shown to users.
 fn is_code(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     !text.is_empty() && text.len() <= 64 && text.bytes().all(allowed)

@@ -1,5 +1,4 @@
-//! Requests of S3 that the library has no call for: locks, versions, and uploads that are under
-//! way.
+//! Requests of S3 that the library has no call for: locks, versions, and uploads in progress.
 
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ use crate::store::Piece;
 /// Pieces or uploads in one page of a listing.
 const PAGE: usize = 1000;
 
-/// A bucket of S3, and what its own requests need.
+/// A bucket of S3, and the state for its own requests.
 #[derive(Debug)]
 pub(super) struct S3 {
     pub(super) library: Arc<AmazonS3>,
@@ -35,7 +34,7 @@ pub(super) struct S3 {
 /// A request that failed: the trail has the reason, or the library.
 #[derive(Debug)]
 pub(super) enum Failed {
-    /// An answer that is no success.
+    /// An unsuccessful answer.
     Answered,
     /// The answer has no sense.
     Senseless(&'static str),
@@ -92,7 +91,7 @@ impl S3 {
         self.send(Method::PUT, key, "retention=", body.into(), &headers).await.map(|_| ())
     }
 
-    /// Deletes one version of an object for good.
+    /// Deletes one version of an object permanently.
     pub(super) async fn delete_version(&self, key: &str, version: &str) -> Result<(), Failed> {
         let query = format!("versionId={}", escaped(version));
         self.send(Method::DELETE, key, &query, Bytes::new(), &[]).await.map(|_| ())

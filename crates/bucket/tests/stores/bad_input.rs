@@ -75,7 +75,7 @@ fn answer(status: &str, headers: &str, body: &str) -> String {
 }
 
 fn coded(status: &str, code: &str) -> String {
-    // Stores repeat what they were sent: none of it may be shown.
+    // Stores repeat parts of a request: these must not be shown.
     let body = format!(
         "<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>{SECRET} {TOKEN}</Message><Region>eu-central-1</Region></Error>"
     );

@@ -151,7 +151,7 @@ fn puts_in_pieces(store: &dyn Store, lists_uploads: bool) {
     assert!(store.uploads(&prefix("other/"), &cancel).expect("uploads").is_empty());
     let gap = store.finish(&upload, nonce(1), &pieces[1..], &cancel).expect_err("a gap");
     assert!(matches!(gap.trouble, Trouble::Rule(_)), "{gap}");
-    // By what is there, as after a crash.
+    // With the pieces that the store lists, as after a crash.
     assert_eq!(store.finish(&upload, nonce(1), &there, &cancel).expect("finished"), Put::Created);
     let whole: Vec<u8> = bytes.iter().flat_map(|bytes| bytes.iter().copied()).collect();
     assert!(store.get(&key, 0, whole.len() + 5, &cancel).expect("read") == whole);

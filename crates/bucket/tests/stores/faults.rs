@@ -1,5 +1,5 @@
-//! The memory driver fails in every way that it knows, from a seed, under `Retrying`; a model knows
-//! what must be there.
+//! The memory driver fails in all its ways, from a seed, under `Retrying`; a model holds the
+//! expected objects.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ fn faults(rng: &mut Rng) -> Faults {
 enum Known {
     /// It is there.
     There(Bytes),
-    /// It was never made, or it is deleted and nothing is under way.
+    /// It was never created, or it is deleted with no call in progress.
     Gone,
     /// An error surfaced: it may be there with one of these contents, now or later, or not.
     Maybe(Vec<Bytes>),
@@ -141,8 +141,8 @@ fn run(seed: u64) -> (Tally, u64, Vec<Name>) {
         assert_eq!(raw.is_some(), listed.contains(key), "seed {seed}: {key}");
         match known {
             Known::There(content) => assert_eq!(raw.as_ref(), Some(content), "seed {seed}: {key} is lost"),
-            // A call that timed out may have been done after the delete: that is what names are not
-            // used again for.
+            // A call that timed out may take effect after the delete: names are therefore never
+            // reused.
             Known::Gone => {
                 assert!(raw.is_none() || deleted.contains(key), "seed {seed}: {key} came from nothing")
             }

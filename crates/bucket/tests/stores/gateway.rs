@@ -31,13 +31,13 @@ const START: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     VersityGw,
-    /// Takes long to build, so it is used where somebody has built it.
+    /// Takes long to build, so it is used only if it was built before.
     MinIo,
 }
 
 impl Kind {
-    /// The program that the owner names or that is in the cache; none, with a message, otherwise. A
-    /// build takes minutes, so no test makes one.
+    /// The program from the environment or from the cache; otherwise none, with a message. A build
+    /// takes minutes, so tests do not build it.
     fn program(self) -> Option<PathBuf> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/s3-server");
         let name = if self == Kind::VersityGw { "versitygw" } else { "minio" };
@@ -127,7 +127,7 @@ impl Gateway {
             assert!(begun.elapsed() < START, "the server takes no connections");
             std::thread::yield_now();
         }
-        // MinIO takes connections before it knows its drives, and then asks for a pause of a
+        // MinIO accepts connections before it has found its drives, and then requests a pause of a
         // minute.
         let store = self.open("s3://starting");
         loop {
@@ -250,7 +250,7 @@ fn locks_of_versitygw_are_set_and_never_shortened_by_cairn() {
     locks_and_versions(&gateway);
 }
 
-/// In a bucket that keeps versions a deleted object is gone for good, and a locked one stays.
+/// In a bucket that keeps versions a deleted object is removed permanently, and a locked one stays.
 fn locks_and_versions(gateway: &Gateway) {
     let store = gateway.open("s3://locking/versions");
     let (key, cancel) = (name("object"), never());
@@ -299,7 +299,7 @@ fn killed_server_is_waited_for_and_nothing_acknowledged_is_lost() {
             assert_eq!(put.expect("put"), Put::Created);
         };
         for number in 0..60 {
-            // MinIO asks for a pause of a minute after a start, so once is enough.
+            // MinIO requests a pause of a minute after a start, so once is enough.
             if number % 20 != 10 || (kind == Kind::MinIo && number > 10) {
                 put(number);
                 continue;

@@ -1,5 +1,5 @@
-//! The directory driver in a process that is killed at any moment: what was acknowledged is there,
-//! the rest is whole or absent.
+//! The directory driver in a process that is killed at any moment: acknowledged objects exist,
+//! others are complete or absent.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -18,8 +18,8 @@ fn content(number: u64) -> bytes::Bytes {
     noise(number, BYTES + (number % 7) as usize)
 }
 
-/// Writes objects and says of each when it is acknowledged, until it is killed. Without the
-/// variable it does nothing.
+/// Writes objects and prints each acknowledgement, until it is killed. Without the variable it does
+/// nothing.
 #[test]
 fn child_writes_until_it_is_killed() {
     let Some(folder) = std::env::var_os(CHILD) else { return };

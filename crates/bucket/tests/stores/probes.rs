@@ -1,4 +1,4 @@
-//! A probe finds what a store does wrong, and says what it is still good for.
+//! A probe finds the faults of a store, and reports the uses that remain.
 
 use cairn_bucket::{
     Abilities, Ability, Allowed, Faults, Habits, Locks, ProbeWork, Trouble, Use, Verdict, list_all, probe,

@@ -6,7 +6,7 @@ use crate::arguments::ConfigFile;
 use crate::exit::Failure;
 use crate::output::Output;
 
-/// Looks at a configuration. What is wrong with it is an error; what is only said twice is none.
+/// Checks a configuration. A fault in it is an error; a setting in two places is not.
 pub fn run(command: &ConfigFile, output: Output) -> Result<(), Failure> {
     let ConfigFile::Check { file } = command;
     let report = super::serve::check(file)?;

@@ -121,8 +121,8 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
     if result.failed.is_empty() { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
 }
 
-/// A pattern of what is left out. In one there is a sign for any byte, and no way to write a byte
-/// that is no UTF-8.
+/// A pattern of excluded files. Patterns have a wildcard for any byte, and cannot contain bytes
+/// that are not UTF-8.
 fn pattern_text(pattern: &OsStr) -> Result<String, Failure> {
     pattern.to_str().map(str::to_owned).ok_or_else(|| {
         let what = format!("the pattern {} is not UTF-8", called(pattern.as_bytes()));
@@ -134,8 +134,8 @@ fn pattern_text(pattern: &OsStr) -> Result<String, Failure> {
     })
 }
 
-/// Where the server can't be asked what became of a dump, or a file does not get its name, the date
-/// may stand: later levels leave out what is in it.
+/// If the outcome of a dump is unknown, or a file does not get its name, the date of the dump may
+/// be recorded: later levels then omit its content.
 fn stays(mut failure: Failure) -> Failure {
     let next = format!(
         "{}; what there is stays as FILE.partial: it is whole if `cairn dump --dates` has this dump",

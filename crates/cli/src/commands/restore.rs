@@ -1,5 +1,5 @@
-//! `cairn restore`: files out of a BSD dump, onto this machine. It reads what Linux `dump` writes
-//! as well, and needs no server.
+//! `cairn restore`: restores files from a BSD dump onto this machine. It also reads dumps of Linux
+//! `dump`, and needs no server.
 
 pub mod host;
 mod makers;
@@ -22,25 +22,25 @@ use crate::output::{Output, name, note_line, print_line, put_name};
 use host::Target;
 use makers::Manner;
 
-/// Where single files are whose names are lost, by their numbers: see [`Open::name_lost`].
+/// The directory of files whose names are lost, by their numbers: see [`Open::name_lost`].
 const LOST: &str = "lost+found";
 /// The number of that directory, which no inode has.
 const LOST_NUMBER: u32 = 0;
-/// How many can be listed there. A damaged or forged map can say of hundreds of millions of files
-/// that they are in the dump: of more than this a name has only what comes out of it.
+/// Files that can be listed there. A damaged or forged map can claim hundreds of millions of files:
+/// past this limit only files that the dump really contains get a name.
 const LOST_LISTED: u64 = 1 << 16;
-/// Files without a name that are told one by one when they are not found.
+/// Files without a name that are reported one by one if they are not found.
 const NAMELESS_TOLD: usize = 1000;
-/// Names that two files have and that are told.
+/// Reported names that two files have.
 const DOUBLED_TOLD: usize = 1000;
-/// What to do about a file that a dump of a higher level has not.
+/// The remedy for a file that a dump of a higher level lacks.
 const LOWER: &str =
     "extract it from the dump of the next lower level that has it: `cairn restore -t` lists a dump";
 
-/// Gives what there is of a file its attributes and its names, as the dump has nothing else of it.
+/// Gives an existing file its attributes and its names, as the dump has nothing else of it.
 type Alone<'a> = &'a mut dyn FnMut(&Inode, &[Attribute]) -> io::Result<()>;
 
-/// Paths that were chosen, with the numbers that they stand for; a directory before what is in it.
+/// The chosen paths, with their numbers; a directory before its entries.
 type Chosen = Vec<(Vec<u8>, u32)>;
 
 /// A dump that is being read: its names are known, its files come one after the other.
@@ -51,8 +51,8 @@ struct Open {
     directories: BTreeMap<u32, (Inode, Vec<Attribute>)>,
     /// Those of them of which something is damaged: there may be more names in them.
     hurt: HashSet<u32>,
-    /// Names that stand for another file in their directories already: the number of the directory,
-    /// and the entry that is passed over.
+    /// Names that belong to another file in their directories already: the number of the directory,
+    /// and the skipped entry.
     doubled: Vec<(u32, Entry)>,
     /// How many files and directories have no name any more, as those that had their names are
     /// damaged or lost.
@@ -63,11 +63,11 @@ struct Open {
     lost: Vec<u8>,
     /// The first file after them.
     first: Option<Inode>,
-    /// It has what changed since another one.
+    /// The dump has only the changes since another one.
     is_increment: bool,
-    /// What was read of one so far, and when that was changed last, in seconds since 1970.
+    /// The files read so far, and their last changes, in seconds since 1970.
     changed: Vec<(u32, i64)>,
-    /// What went wrong besides what the reader tells.
+    /// Problems besides those that the reader reports.
     troubles: Vec<String>,
 }
 
@@ -83,8 +83,7 @@ pub fn run(asked: &Restore, output: Output) -> Result<(), Failure> {
     }
     open.name_lost();
     if asked.interactive {
-        // A dump is read from its beginning to its end: each time that something is taken out of
-        // it.
+        // A dump is read from its beginning to its end: for each extraction.
         let mut extract = |chosen: &Chosen| {
             let mut again = Open::new(volumes::open(asked, output)?)?;
             again.name_lost();
@@ -189,7 +188,7 @@ impl Open {
         Ok(open)
     }
 
-    /// Directories that the dump says it has, and that are not in it.
+    /// Directories that the map of the dump lists, and that are missing in it.
     fn lost_directories(&self) -> BTreeSet<u32> {
         let all = self.names.directories().flat_map(|number| self.names.entries(number).unwrap_or(&[]));
         let lost = all.filter(|entry| entry.kind == Some(Kind::Directory)).map(|entry| entry.number);
@@ -225,8 +224,8 @@ impl Open {
         left.into_iter().filter(|number| reach(*number)).collect()
     }
 
-    /// Gives what the dump has and no directory names any more the name of its number, in a
-    /// directory for that.
+    /// Names the files of the dump that have no entry in any directory by their numbers, in a
+    /// directory for them.
     fn name_lost(&mut self) {
         if !self.lacks_names() {
             return;
@@ -263,8 +262,7 @@ impl Open {
         self.names.insert(LOST_NUMBER, entries);
     }
 
-    /// Paths of what is wanted (everything, without a wish) and all below, with the numbers that
-    /// they stand for.
+    /// The wanted paths (all, if none are given) and all below them, with their numbers.
     fn choose(&self, wanted: &[&[u8]]) -> Result<Chosen, Failure> {
         let mut chosen = Vec::new();
         if wanted.is_empty() {
@@ -294,7 +292,7 @@ impl Open {
         Ok(chosen)
     }
 
-    /// What a path in the directory of what has no name stands for, where that does not list it.
+    /// The number of a path in the directory of files without names, if that does not list it.
     fn unlisted_at(&self, path: &[u8]) -> Option<u32> {
         let number = path.strip_prefix(self.lost.as_slice())?.strip_prefix(b"/")?;
         let number = std::str::from_utf8(number).ok()?.parse().ok()?;
@@ -306,7 +304,7 @@ impl Open {
         self.reader.dumped().contains(number) || self.names.is_directory(number)
     }
 
-    /// What is said of a file of which it has the name alone.
+    /// The message for a file of which the dump has only the name.
     fn lacks(&self, path: &[u8]) -> String {
         let path = name(path);
         if !self.is_increment {
@@ -329,12 +327,12 @@ impl Open {
         dumped.for_each(|(path, number)| print_line(&format!("{number:>10}\t./{}", name(path))));
     }
 
-    /// Makes what was chosen, as far as the dump has it.
+    /// Creates the chosen files, as far as the dump has them.
     fn extract(&mut self, chosen: &[(Vec<u8>, u32)], target: &Target) -> Result<(), Failure> {
         let mut paths = names_of(chosen);
         let mut made: Chosen = Vec::new();
-        // What leads there and is made for it is the dump's as well; what is there is nobody's
-        // wish.
+        // Parent directories that are created get the attributes in the dump; existing ones are not
+        // changed.
         for (path, number) in self.ways(chosen) {
             match target.place(&path).and_then(|place| place.make_directory()) {
                 Ok(true) => made.push((path, number)),
@@ -348,12 +346,12 @@ impl Open {
                 Err(error) => self.troubles.push(trouble(path, &error)),
             }
         }
-        // What there is under its names may be anything.
+        // An existing file with its name may be any file.
         let alone: Alone<'_> = &mut |_, _| {
             let why = "the dump has its attributes alone, as they are all that changed: its content is in a dump of a lower level";
             Err(io::Error::other(why))
         };
-        // What has no name and is not listed gets one as soon as it comes.
+        // A file without a name that is not listed gets one when it is read.
         let lost = chosen.iter().find(|(_, number)| *number == LOST_NUMBER).map(|(path, _)| path);
         let unlisted = std::mem::take(&mut self.unlisted);
         let unnamed = |number: u32| {
@@ -362,8 +360,8 @@ impl Open {
         };
         let mut names = |number: u32| paths.remove(&number).or_else(|| unnamed(number));
         self.make_files(target, Manner::InPlace, &mut names, alone)?;
-        // From below: a directory's time changes with what is made in it. What has the name of one
-        // and is none is not the dump's.
+        // From the bottom up: creating files changes the time of a directory. A file with the name
+        // of a directory is not from the dump.
         for (path, number) in made.into_iter().rev() {
             if let Some((inode, attributes)) = self.directories.get(&number) {
                 let dressed = target.place(&path).and_then(|place| target.dress(&place, inode, attributes));
@@ -373,7 +371,7 @@ impl Open {
         Ok(())
     }
 
-    /// The directories that lead to what was chosen and were not chosen themselves, from the root
+    /// The parent directories of the chosen files that were not chosen themselves, from the root
     /// down.
     fn ways(&self, chosen: &[(Vec<u8>, u32)]) -> Chosen {
         let own: HashSet<&[u8]> = chosen.iter().map(|(path, _)| path.as_slice()).collect();
@@ -388,8 +386,8 @@ impl Open {
         ways.into_iter().filter_map(|way| Some((way.to_vec(), self.names.find(way)?))).collect()
     }
 
-    /// Makes every file that is no directory under the names that `names` has for its number, as
-    /// the dump gives them.
+    /// Creates all files except directories, under the names that `names` has for their numbers, in
+    /// the order of the dump.
     fn make_files(
         &mut self,
         target: &Target,
@@ -431,7 +429,7 @@ impl Open {
         }
     }
 
-    /// Says what is hurt or missing, by name.
+    /// Reports damaged and missing files by name.
     fn report(&self, output: Output) -> Result<(), Failure> {
         self.tell(self.troubles(&BTreeSet::new()), output)
     }
@@ -439,21 +437,21 @@ impl Open {
     /// The same where nothing was read but names.
     fn report_names(&self, output: Output) -> Result<(), Failure> {
         let told = self.troubles(&self.lost_directories());
-        // Lists are all that programs get where nothing is wrong.
+        // Programs get only the lists if there are no problems.
         if told.is_empty() { Ok(()) } else { self.tell(told, output) }
     }
 
-    /// What is hurt or missing, by name; `lost` is as well.
+    /// Damaged and missing files by name, including `lost`.
     fn troubles(&self, lost: &BTreeSet<u32>) -> Vec<String> {
         let mut paths: HashMap<u32, Vec<Vec<u8>>> = HashMap::from([(ROOT, vec![b".".to_vec()])]);
         self.names.walk(ROOT, &mut |path, entry| {
             let known = paths.entry(entry.number).or_default();
-            // A directory has one name, whatever a damaged dump says.
+            // A directory has only one name, even if a damaged dump has several.
             if known.is_empty() || !self.names.is_directory(entry.number) {
                 known.push([b"./", path].concat());
             }
         });
-        // Of each of its names: who looks for one may know of no other.
+        // For each of its names: the user may know only one of them.
         let tell = |number: u32, what: &str| match paths.get(&number) {
             Some(paths) => paths.iter().map(|path| format!("{}: {what}", name(path))).collect(),
             None => vec![format!("file {number} (its name is lost): {what}")],
@@ -526,15 +524,14 @@ fn trouble(path: &[u8], error: &io::Error) -> String {
     format!("./{}: {error}", name(path))
 }
 
-/// Numbers that a dump has and that are no directories in it.
+/// Numbers in a dump that are not directories in it.
 fn files_of(map: &InodeMap, names: &Names) -> InodeMap {
     let mut files = map.clone();
     names.directories().for_each(|number| files.remove(number));
     files
 }
 
-/// The names of each number that was chosen. What is chosen by way of two wishes has one name all
-/// the same.
+/// The names of each chosen number. A path chosen twice counts once.
 fn names_of(chosen: &[(Vec<u8>, u32)]) -> HashMap<u32, Vec<Vec<u8>>> {
     let mut names: HashMap<u32, Vec<Vec<u8>>> = HashMap::new();
     let mut seen: HashSet<(u32, &[u8])> = HashSet::with_capacity(chosen.len());

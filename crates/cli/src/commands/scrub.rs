@@ -1,4 +1,4 @@
-//! What `cairn volume scrub` says.
+//! The output of `cairn volume scrub`.
 
 use cairn_api::client::Client;
 use cairn_api::{self as api, ErrorKind};
@@ -7,7 +7,7 @@ use super::summary;
 use crate::exit::Failure;
 use crate::output::{Output, ago, coming, duration, print_besides, size};
 
-/// How often a scrub is asked about.
+/// Interval at which the state of a scrub is queried.
 const ASK_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// One line: whether one runs, and how the last one ended.
@@ -37,7 +37,7 @@ pub fn line(scrub: &api::Scrub) -> String {
     }
 }
 
-/// What is damaged now, and what was mended.
+/// The remaining damage, and the repairs.
 pub fn damage(scrub: &api::Scrub) -> String {
     let mended = match (scrub.repaired_blocks, scrub.repaired_ms) {
         (0, _) | (_, None) => String::new(),
@@ -49,7 +49,7 @@ pub fn damage(scrub: &api::Scrub) -> String {
     }
 }
 
-/// All of it.
+/// The whole state of a scrub.
 pub fn show(scrub: &api::Scrub) -> String {
     let mut text = format!("scrub of {}: {}\ndamaged now: {}", scrub.volume, line(scrub), damage(scrub));
     for block in &scrub.damaged {

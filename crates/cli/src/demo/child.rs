@@ -18,16 +18,16 @@ use crate::output::note_line;
 /// Longest wait for a server to start.
 const START: Duration = Duration::from_secs(20);
 
-/// The servers of a demo that run, for who ends it at any moment.
+/// The running servers of a demo, so that it can be stopped at any moment.
 #[derive(Clone, Default)]
 pub struct Servers(Arc<Mutex<Vec<u32>>>);
 
 impl Servers {
-    /// Ends them all. No other one starts as long as what this gives is held.
+    /// Stops them all. No other one starts while the caller holds the guard.
     pub fn end(&self) -> MutexGuard<'_, Vec<u32>> {
         let servers = self.0.lock();
         for process in servers.iter().filter_map(|process| Pid::from_raw(*process as i32)) {
-            // One that has just ended by itself is nobody's problem.
+            // A server that has just exited by itself is fine.
             let _ = kill_process(process, Signal::KILL);
         }
         servers
@@ -45,8 +45,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `cairn serve` on `DIR/NAME`, its log in `DIR/NAME.log`. One that will be kept does
-    /// not hear the Ctrl-C of this terminal.
+    /// Starts `cairn serve` on `DIR/NAME`, its log in `DIR/NAME.log`. A server that is kept does
+    /// not get the Ctrl-C of this terminal.
     pub fn start(dir: &Path, name: &str, keep: bool, servers: &Servers) -> Result<Self, Failure> {
         let data = dir.join(name);
         let log = File::create(dir.join(format!("{name}.log")))?;

@@ -1,8 +1,8 @@
 //! A disk image of real files: parts of `/usr`, as an ext4 file system made by `mke2fs -d`, which
 //! needs no root.
 //!
-//! Where there is no mke2fs the same files are laid one after the other, each with a header: no
-//! file system, but real data.
+//! Without mke2fs the same files are written one after the other, each with a header: not a file
+//! system, but real data.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -33,7 +33,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// What it is, for the table.
+    /// A description, for the table.
     pub fn note(&self) -> String {
         let kind = if self.ext4 { "ext4" } else { "no mke2fs here: plain files in a row" };
         format!("{} files of /usr, {}; {kind}", self.files, size(self.bytes))
@@ -69,8 +69,8 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// Copies regular files and symbolic links until the budget is spent; what may not be read is
-    /// left out.
+    /// Copies regular files and symbolic links until the budget is spent; unreadable files are
+    /// skipped.
     fn tree(&mut self, from: &Path, to: &Path) -> Result<(), Failure> {
         if fs::symlink_metadata(from).map_or(true, |metadata| !metadata.is_dir()) {
             return Ok(());
@@ -111,7 +111,7 @@ impl Copy<'_> {
     }
 }
 
-/// False when there is no mke2fs.
+/// False if mke2fs is missing.
 fn make_ext4(stage: &Path, image: &Path) -> Result<bool, Failure> {
     for program in ["mke2fs", "/sbin/mke2fs", "/usr/sbin/mke2fs"] {
         let outcome = Command::new(program)
@@ -137,8 +137,8 @@ fn make_ext4(stage: &Path, image: &Path) -> Result<bool, Failure> {
     Ok(false)
 }
 
-/// Writes every file below `stage` after the one before, each behind a line with its name and
-/// length, from a block border on.
+/// Writes all files below `stage` in a row. Each begins at a block boundary, with a line of its
+/// name and length.
 fn lay_in_a_row(stage: &Path, image: &Path) -> Result<(), Failure> {
     let mut out = File::options().write(true).open(image)?;
     let mut at = 0u64;

@@ -1,5 +1,5 @@
-//! What should be on the disk: an image file that takes every change that the disk takes, and a
-//! hash of each piece.
+//! The expected content of the disk: an image file that gets every change of the disk, and a hash
+//! of each piece.
 //!
 //! The hash of an image is BLAKE3 over the BLAKE3 hashes of its pieces in order, so that it is
 //! known at any moment without reading the image again.
@@ -65,7 +65,7 @@ impl Model {
         Ok(model)
     }
 
-    /// Bytes that are no holes.
+    /// Bytes outside of holes.
     pub fn data_bytes(&self) -> u64 {
         self.data.iter().map(|(_, length)| length).sum()
     }
@@ -75,7 +75,7 @@ impl Model {
         combine(&self.pieces)
     }
 
-    /// Writes everything that is no hole to the disk, and flushes.
+    /// Writes all data outside of holes to the disk, and flushes.
     pub fn copy_to(&self, disk: &mut Client, bar: &ProgressBar) -> Result<(), Failure> {
         let mut buffer = vec![0; PIECE];
         for &(offset, length) in &self.data {

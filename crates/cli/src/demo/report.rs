@@ -1,4 +1,4 @@
-//! What the demo found out, as a table and as an object.
+//! The results of the demo, as a table and as an object.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ pub struct Image {
     pub hash: blake3::Hash,
     /// When it was frozen.
     pub at: Instant,
-    /// What the demo had changed by then.
+    /// Bytes that the demo had changed by then.
     pub written_bytes: u64,
 }
 
@@ -35,7 +35,7 @@ pub struct Report {
     /// All together.
     pub total_ms: u64,
     transfers: Vec<Transfer>,
-    /// What full copies instead of the baseline and the updates would have sent.
+    /// Bytes that full copies would have sent instead of the baseline and the updates.
     full_bytes: u64,
     sent_bytes: u64,
     /// The snapshot that the mirror showed after the disaster.

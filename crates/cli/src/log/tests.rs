@@ -1,4 +1,4 @@
-//! What comes out of a log when the outside means harm.
+//! The log against hostile input.
 
 use std::io;
 
@@ -28,7 +28,7 @@ impl<'a> MakeWriter<'a> for Written {
     }
 }
 
-/// What is logged while `act` runs.
+/// The log lines while `act` runs.
 fn logged(act: impl FnOnce()) -> String {
     let written = Written::default();
     let layer = tracing_subscriber::fmt::layer()

@@ -16,7 +16,7 @@ use serde_json::Value;
 /// Longest wait for anything.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The program, away from the settings of whoever runs the tests.
+/// The program, isolated from the settings of the user who runs the tests.
 pub fn cairn() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
     let of_users = ["CAIRN_DATA", "CAIRN_SERVER", "CAIRN_TOKEN_FILE", "CAIRN_LOG"];
@@ -32,7 +32,7 @@ pub struct Running {
     pub data: PathBuf,
     arguments: Vec<String>,
     process: Option<Child>,
-    /// Who runs it and its commands, if not who runs the tests.
+    /// The user that runs it and its commands, if not the one that runs the tests.
     user: Option<u32>,
     /// A folder of programs that it finds before those of the system.
     programs: Option<PathBuf>,
@@ -65,8 +65,8 @@ impl Running {
         self.log = Some(file.to_owned());
     }
 
-    /// A server of another user in a directory of his, if this machine lets the tests do so; said
-    /// aloud if not.
+    /// A server of another user in that user's directory, if this machine permits it; otherwise
+    /// prints a message.
     pub fn start_as(user: u32, dir: &Path) -> Option<Self> {
         let own = |path: &Path| std::os::unix::fs::chown(path, Some(user), Some(user)).is_ok();
         let runs =
@@ -129,7 +129,7 @@ impl Running {
         process.wait().unwrap();
     }
 
-    /// Kills it without waiting for its end; whether that comes in time is told by the thread.
+    /// Kills it without waiting for its end; the thread returns whether that was in time.
     pub fn kill_and_go_on(&mut self) -> std::thread::JoinHandle<bool> {
         let mut process = self.process.take().unwrap();
         process.kill().unwrap();
@@ -223,7 +223,7 @@ impl Running {
         tasks.map(is_one).filter(|is| *is).count()
     }
 
-    /// Whether a thread of it waits in the kernel for what a program has written to be taken.
+    /// Whether a thread of it waits in the kernel for a program's write to be accepted.
     pub fn waits_for_pages(&self) -> bool {
         let process = self.process.as_ref().unwrap().id();
         let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
@@ -231,8 +231,8 @@ impl Running {
         places.into_iter().any(|place| place.starts_with("folio_wait"))
     }
 
-    /// A thread of it, or a program that it has started, has the kernel write what it holds of a
-    /// file system.
+    /// Whether a thread of it, or a program that it has started, makes the kernel write back the
+    /// cache of a file system.
     pub fn waits_for_write_back(&self) -> bool {
         let process = self.process.as_ref().unwrap().id();
         let waits = |task: std::io::Result<std::fs::DirEntry>| {
@@ -247,7 +247,7 @@ impl Running {
         self.command().args(arguments).arg("--data").arg(&self.data).output().unwrap()
     }
 
-    /// Runs what must succeed; what it printed.
+    /// Runs a command that must succeed. Returns its output.
     pub fn good(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let text = String::from_utf8(output.stdout).unwrap();
@@ -262,12 +262,12 @@ impl Running {
         serde_json::from_str(text.lines().last().unwrap_or("null")).unwrap()
     }
 
-    /// Runs what must fail with this exit code and this kind of error, and say what to do next.
+    /// Runs a command that must fail with this exit code and kind of error, and print a next step.
     pub fn bad(&self, code: i32, kind: &str, arguments: &[&str]) -> String {
         refused(&self.run(&[arguments, &["--json"]].concat()), code, kind, arguments)
     }
 
-    /// Runs what must fail with this exit code; the next step that its error prints.
+    /// Runs a command that must fail with this exit code. Returns the next step in its error.
     pub fn advice(&self, code: i32, arguments: &[&str]) -> String {
         let output = self.run(&[arguments, &["--json"]].concat());
         let text = String::from_utf8_lossy(&output.stdout);
@@ -397,7 +397,7 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 pub struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// `None`, said aloud, where mounting is not allowed.
+    /// `None`, with a message, if mounting is not allowed.
     pub fn mount(at: &'a Path, bytes: u64) -> Option<Self> {
         let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
         match mount("cairn-test", at, "tmpfs", MountFlags::empty(), Some(options.as_c_str())) {
@@ -426,11 +426,11 @@ impl Drop for SmallDisk<'_> {
     }
 }
 
-/// A file as a disk; it is none any more when this is dropped.
+/// A file as a loop device, which is detached when this is dropped.
 pub struct Loop(pub String);
 
 impl Loop {
-    /// `None`, said aloud, where there are none.
+    /// `None`, with a message, if there are no loop devices.
     pub fn over(file: &Path) -> Option<Self> {
         let made = Command::new("/sbin/losetup").args(["--find", "--show"]).arg(file).output();
         match made {

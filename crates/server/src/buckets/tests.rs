@@ -1,4 +1,4 @@
-//! Where credentials are looked for, and what a document of buckets holds.
+//! The search for credentials, and the content of a document of buckets.
 
 use cairn_bucket::Service;
 

@@ -1,9 +1,9 @@
 //! How many connections each listener may have, by how many files the server may have open.
 //!
-//! A connection takes a descriptor, and what the server does for its owner takes some as well. So
-//! the server raises its limit as far as it may, and gives each listener places of its own. All of
-//! them together take three quarters of the limit at most: strangers can fill the places of their
-//! listener and nothing else.
+//! A connection takes a descriptor, and the server's own work takes some as well. So the server
+//! raises its limit as far as allowed, and gives each listener a budget of its own. All budgets
+//! together are at most three quarters of the limit: strangers can only exhaust the budget of their
+//! listener.
 
 use cairn_frontend_session::limits::{HANDSHAKES_MAX, SESSIONS_MAX};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -33,7 +33,7 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
-    /// Raises the limit of open files as far as the system allows, and shares it out.
+    /// Raises the limit of open files as far as the system allows, and divides it into budgets.
     pub(crate) fn of_this_process() -> Self {
         let before = getrlimit(Resource::Nofile);
         let raised = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, ..before });

@@ -1,5 +1,5 @@
-//! What a server is told: its data directory and its addresses, from the command line over a TOML
-//! file over the defaults.
+//! The configuration of a server: its data directory and its addresses. The command line overrides
+//! a TOML file, which overrides the defaults.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,17 +15,16 @@ mod files;
 
 pub use files::check;
 
-/// Where other servers fetch images from, when nothing else is said.
+/// Where other servers fetch images from, by default.
 pub const DEFAULT_MIRROR: &str = "127.0.0.1:7420";
-/// Where NBD clients connect, when nothing else is said (10809 is the port that IANA gave to NBD).
+/// Where NBD clients connect, by default (10809 is the port that IANA assigned to NBD).
 pub const DEFAULT_NBD: &str = "127.0.0.1:10809";
-/// Where iSCSI initiators connect, when nothing else is said (3260 is the port that IANA gave to
-/// iSCSI).
+/// Where iSCSI initiators connect, by default (3260 is the port that IANA assigned to iSCSI).
 pub const DEFAULT_ISCSI: &str = "127.0.0.1:3260";
 /// The block cache of a volume, in bytes.
 pub const DEFAULT_CACHE: ByteSize = ByteSize(256 << 20);
-/// A peer that neither takes nor gives a byte for so long in a transfer is gone, when nothing else
-/// is said. Comparing the maps of a large volume takes a part of it.
+/// Time without a byte in a transfer, either way, after which the peer is considered gone, by
+/// default. Comparing the maps of a large volume takes a part of it.
 pub const DEFAULT_MIRROR_PATIENCE: Duration = Duration::from_secs(120);
 
 /// A size in a configuration file: a string such as "256M", or bytes.
@@ -47,13 +46,14 @@ fn interval<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<
     String::deserialize(deserializer)?.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
-/// What a configuration file, or the command line, says; the rest is left to the next in line.
+/// The settings of a configuration file or of the command line; the next source in line supplies
+/// missing ones.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// The data directory.
     pub data: Option<PathBuf>,
-    /// The API over TCP; off unless told. The control socket is always there.
+    /// The API over TCP; off by default. The control socket is always there.
     pub http: Option<Address>,
     /// Where mirrors of this server's volumes connect.
     pub mirror: Option<Address>,
@@ -61,11 +61,11 @@ pub struct Settings {
     pub nbd: Option<Vec<Address>>,
     /// Where iSCSI initiators connect.
     pub iscsi: Option<Vec<Address>>,
-    /// The portal that iSCSI discovery names, when it is not the one that the initiator came to.
+    /// The portal that iSCSI discovery names, if it is not the one that the initiator connected to.
     pub iscsi_advertise: Option<String>,
     /// NBD clients must use TLS (it is always offered). The unix sockets are concerned as well.
     pub nbd_tls_required: Option<bool>,
-    /// The mirror address that tokens name, when it is not the one listened on.
+    /// The mirror address that tokens name, if it differs from the listening address.
     pub advertise: Option<String>,
     /// How long the other end of a transfer may be silent before it is given up.
     #[serde(default, deserialize_with = "interval")]
@@ -76,7 +76,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads the `text` of a configuration file, which stood at `path`.
+    /// Reads the `text` of a configuration file, found at `path`.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, ServerError> {
         toml::from_str(text).map_err(|source| {
             ServerError::Daemon(DaemonError::Config { path: path.to_owned(), source: Box::new(source) })
@@ -106,8 +106,8 @@ pub struct Config {
     pub(crate) data: PathBuf,
     pub(crate) http: Address,
     pub(crate) mirror: Address,
-    /// Nobody said where mirrors connect, or what they are told: a destination listens where its
-    /// source can reach it.
+    /// No mirror address was configured, to listen on or to advertise: a destination listens where
+    /// its source can reach it.
     pub(crate) mirror_learns: bool,
     pub(crate) nbd: Vec<Address>,
     /// `HOST:PORT` each.
@@ -120,7 +120,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// `settings` with the defaults for what they leave open.
+    /// `settings` with the defaults for missing ones.
     pub fn new(settings: Settings) -> Result<Self, ServerError> {
         let http = settings.http.unwrap_or(Address::Off);
         if matches!(http, Address::Unix(_)) {
@@ -168,7 +168,7 @@ impl Config {
     }
 }
 
-/// Refuses what a peer could not connect to.
+/// Refuses an address to which a peer could not connect.
 pub(crate) fn check_reachable(advertise: &str) -> Result<(), ServerError> {
     match advertise.parse() {
         Ok(Address::Tcp(_)) if !advertise.ends_with(":0") => Ok(()),

@@ -1,19 +1,19 @@
-//! State files that are there and can't be read: what each of them keeps out of service, and the
-//! ways back.
+//! State files that exist but cannot be read: the parts that each keeps out of service, and the
+//! ways to recover.
 //!
-//! A server starts on whatever of its files can be read. What a damaged one says is not known,
-//! which is not the same as nothing: who has it stays out of harm until it is known again, or given
-//! up by a word of the owner. The file itself is left as it is. [`KINDS`] has what that means for
-//! each; the parts of the server see to it.
+//! A server starts with those of its files that can be read. The content of a damaged one is
+//! unknown, not empty: the part that owns it stays out of service until the content is known again,
+//! or the owner gives the file up. The file itself is not changed. [`KINDS`] lists the effects of
+//! each; the parts of the server implement them.
 //!
-//! - `restore`: the owner has put a copy in its place, or wants the previous generation that lies
-//!   beside some of them ([`state::keeps_previous`]); the part that it belongs to takes it in,
+//! - `restore`: the owner has put a copy in its place, or chooses the previous generation, which is
+//!   kept beside some of them ([`state::keeps_previous`]); the part that owns the file loads it,
 //!   without a restart.
-//! - `give up`: the file is set aside as `NAME.json.damaged`, and the part goes on as if there had
-//!   been none.
+//! - `give up`: the file is set aside as `NAME.json.damaged`, and the part continues as if the file
+//!   had never existed.
 //!
-//! What the owner does to such a file by hand is no third way: one that was removed, or put back
-//! without a word, is still not known, and is told as that ([`Unknown`]).
+//! Changing such a file by hand is not a third way: a file that was removed, or replaced without a
+//! command, is still unknown, and reported as such ([`Unknown`]).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -48,13 +48,13 @@ enum Place {
 struct Kind {
     file: &'static str,
     place: Place,
-    /// Reads it as whoever needs it does.
+    /// Reads the file as its owner does.
     check: fn(&Path) -> Result<(), ServerError>,
-    /// What is out of service while it is not known.
+    /// The parts that are out of service while it is unknown.
     means: &'static str,
-    /// What it costs to give it up; `None` where nothing could go on.
+    /// The cost of giving it up; `None` if the part could not continue without it.
     costs: Option<&'static str>,
-    /// Its owner has told the problem already.
+    /// Its owner reports the problem already.
     is_told: bool,
 }
 
@@ -69,8 +69,8 @@ fn check_present<T: DeserializeOwned>(path: &Path) -> Result<(), ServerError> {
         .ok_or_else(|| ServerError::Daemon(DaemonError::StateGone { path: path.to_owned() }))
 }
 
-/// State files that could not be read when they were wanted. What they say is not known until they
-/// are taken in or given up, whatever stands in their place by now.
+/// State files that could not be read when they were needed. Their content is unknown until they
+/// are loaded or given up, even if another file has replaced them by now.
 #[derive(Default)]
 pub(crate) struct Unknown(Mutex<BTreeSet<PathBuf>>);
 
@@ -103,7 +103,7 @@ const fn kind(
     Kind { file, place, check, means, costs: Some(costs), is_told: false }
 }
 
-/// All of them, but for the identity of the server and its token, which are no documents.
+/// All of them, except the identity of the server and its token, which are not documents.
 const KINDS: [Kind; 18] = [
     kind(
         Place::Server,
@@ -237,7 +237,8 @@ const KINDS: [Kind; 18] = [
     ),
 ];
 
-/// Of BSD dumps: in the list as well, but alone to be read by those who make them.
+/// The dates of BSD dumps: in the list as well, but named because code that makes dumps reads them
+/// alone.
 const DATES: Kind = kind(
     Place::Volume,
     "dates.json",
@@ -250,7 +251,7 @@ const DATES: Kind = kind(
 struct UnreadFile {
     kind: &'static Kind,
     path: PathBuf,
-    /// Of the volume or device; none of the server's own.
+    /// The name of the volume or device; none for the server's own files.
     name: Option<String>,
     error: ServerError,
 }
@@ -282,7 +283,7 @@ impl UnreadFile {
     }
 }
 
-/// Names of what is in a folder.
+/// Names of the entries of a folder.
 fn names_in(dir: &Path) -> Vec<String> {
     let listing = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> =
@@ -294,7 +295,7 @@ fn names_in(dir: &Path) -> Vec<String> {
 /// Whether there is a folder of a volume of that name.
 fn is_volume(dir: &Path, name: &str) -> bool {
     let folder = dir.join("volumes").join(name);
-    // What is there and is no volume has no document of one.
+    // An entry that is not a volume has no document of one.
     names::check("volume", name).is_ok()
         && folder.is_dir()
         && names_in(&folder).iter().any(|file| file.starts_with("volume."))
@@ -336,7 +337,7 @@ fn survey(dir: &Path) -> Vec<UnreadFile> {
     for kind in KINDS.iter().chain([&DATES]) {
         match kind.place {
             Place::Server => look(kind, dir.join(kind.file), None),
-            // What begins with a dot is being made or deleted.
+            // A name that begins with a dot is being made or deleted.
             Place::Volume => volumes.iter().filter(|name| is_volume(dir, name)).for_each(|name| {
                 look(kind, dir.join("volumes").join(name).join(kind.file), Some(name));
             }),
@@ -350,9 +351,9 @@ fn survey(dir: &Path) -> Vec<UnreadFile> {
     found
 }
 
-/// Refuses to start where a newer version of this program has run: its files are whole, and nothing
-/// of what they say is lost by waiting for the right program. Those of one volume that did not keep
-/// a server from starting before don't.
+/// Refuses to start if a newer version of this program has run: its files are intact, and nothing
+/// in them is lost by waiting for the right program. The files of a single volume that never
+/// prevented a start do not now either.
 pub(crate) fn refuse_newer(dir: &Path) -> Result<(), ServerError> {
     let stops = |found: &UnreadFile| {
         let is_newer = matches!(found.error, ServerError::Daemon(DaemonError::StateVersion { found, supported, .. }) if found > supported);
@@ -374,13 +375,13 @@ fn aside(path: &Path) -> PathBuf {
     if first.exists() { places.find(|place| !place.exists()).unwrap_or(first) } else { first }
 }
 
-/// Keeps a file under another name, where it is from then on, while `change` puts something in its
-/// place or nothing. It never seems not to be there: it is kept before, and where the change fails
-/// or is cut off it stays what it was.
+/// Keeps a file under another name, while `change` replaces or removes the original. The file never
+/// seems to be missing: it is kept first, and if the change fails or is interrupted the original
+/// stays unchanged.
 fn set_aside(path: &Path, change: impl FnOnce() -> io::Result<()>) -> Result<PathBuf, ServerError> {
     let kept = aside(path);
     let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
-    // A folder has no second name, and a file that another user owns may get none.
+    // A folder cannot have a hard link, and one to another user's file may be forbidden.
     let keep = || if is_file { state::keep_as(path, &kept) } else { Err(io::ErrorKind::IsADirectory.into()) };
     keep()
         .or_else(|_| fs::rename(path, &kept).and_then(|()| state::sync_parent(&kept)))

@@ -1,4 +1,4 @@
-//! Whether a command would be refused: a dry run says what the real run says.
+//! Whether a command would be refused: a dry run reports the same error as the real run.
 
 use cairn_api::DryRun;
 
@@ -6,7 +6,7 @@ use crate::daemon::server::Server;
 use crate::error::ServerError;
 
 impl Server {
-    /// Refuses what the command itself would refuse at once, with the same error.
+    /// Refuses a command that the real run would refuse at once, with the same error.
     pub(crate) fn dry_run(&self, asked: &DryRun) -> Result<(), ServerError> {
         match asked {
             DryRun::DeleteVolume { volume } => self.check_delete_volume(volume),

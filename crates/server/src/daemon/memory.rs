@@ -1,7 +1,8 @@
-//! Memory that nobody needs any more goes back to the system.
+//! Returns unused memory to the system.
 //!
-//! Blocks and the allocator keep what sessions, transfers and checks have had, as it is mostly
-//! needed again within a moment. What was not needed for some seconds is another program's.
+//! The pool of blocks and the allocator keep the memory of sessions, transfers and checks, as it is
+//! mostly needed again within a moment. Memory that was unused for some seconds is returned to the
+//! system.
 
 use std::sync::mpsc;
 use std::sync::mpsc::RecvTimeoutError;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use crate::error::ServerError;
 use crate::work::background;
 
-/// What was free for so long goes.
+/// Memory that was free for this long is returned.
 const EVERY: Duration = Duration::from_secs(2);
 
 /// The thread; it ends when this goes.

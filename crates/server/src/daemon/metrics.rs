@@ -1,10 +1,10 @@
-//! What monitoring systems read of a server: `GET /metrics`, in the text format of OpenMetrics for
-//! who accepts that, and otherwise in the older one of Prometheus. In that one the name of a
-//! counter has its `_total` also where its help and its type stand.
+//! The metrics of a server for monitoring systems: `GET /metrics`, in the OpenMetrics text format
+//! if the client accepts that, and otherwise in the older Prometheus format. In the latter the name
+//! of a counter has its `_total` also in its help and type lines.
 //!
-//! Nothing is counted for it: each answer is what `cairn status` would say at that moment, so a
-//! server that nobody asks pays nothing, and the two never differ. Rates and latencies of exports
-//! are of the last 5 to 10 seconds, as sessions keep them. Names and labels are listed in
+//! There are no separate counters: each answer is computed like that of `cairn status` at that
+//! moment. A server without scrapes has no cost, and the two never differ. Rates and latencies of
+//! exports are of the last 5 to 10 seconds, as sessions keep them. Names and labels are listed in
 //! docs/reference/metrics.md; a name keeps its meaning from one version to the next.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// What the headers `Accept` of a request ask for.
+    /// The format that the `Accept` headers of a request select.
     pub(crate) fn of<'a>(accepts: impl IntoIterator<Item = &'a str>) -> Self {
         let asks = accepts.into_iter().any(|accept| accept.contains("application/openmetrics-text"));
         if asks { Form::OpenMetrics } else { Form::Prometheus }
@@ -154,8 +154,8 @@ fn seconds(ms: u64) -> f64 {
     ms as f64 / 1e3
 }
 
-/// Blocks of an update that have not come yet: what was sent is packed, so this is never less than
-/// what is to come.
+/// Blocks of an update that have not arrived yet: sent bytes are compressed, so this is never less
+/// than the real remainder.
 fn remaining(transfer: &api::Transfer) -> u64 {
     transfer.changed_bytes.saturating_sub(transfer.kept_bytes + transfer.sent_bytes)
 }

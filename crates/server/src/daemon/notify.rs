@@ -17,7 +17,7 @@ pub(crate) fn send(socket: &OsStr, state: &str) -> io::Result<()> {
     UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
 }
 
-/// Sends `state` when a manager asked for it; a failure is logged and changes nothing.
+/// Sends `state` if a manager listens; a failure is logged and changes nothing.
 pub(crate) fn tell(state: &str) {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
         && let Err(error) = send(&socket, state)
@@ -26,7 +26,7 @@ pub(crate) fn tell(state: &str) {
     }
 }
 
-/// How long the manager waits for `WATCHDOG=1` before it ends the service, by the rules of
+/// How long the manager waits for `WATCHDOG=1` before it kills the service, by the rules of
 /// sd_watchdog_enabled(3); `None` when it does not wait for this process.
 pub(crate) fn watchdog() -> Option<Duration> {
     let socket = std::env::var_os("NOTIFY_SOCKET");

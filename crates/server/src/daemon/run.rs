@@ -48,11 +48,11 @@ use crate::volumes::Volumes;
 use crate::work::jobs::Jobs;
 use crate::{http, names};
 
-/// How long sessions get to close their connections, before what waits in them for a device is let
-/// go.
+/// Time for sessions to close their connections, before their requests that wait for a device are
+/// cancelled.
 const CLOSING: Duration = Duration::from_millis(100);
 
-/// How long what programs have written to mounts waits for room in a history when the server ends.
+/// Time that writes of programs to mounts wait for room in a history when the server ends.
 const MOUNTS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long jobs get to end when the server does.
@@ -171,8 +171,8 @@ impl Listeners {
                 Address::Tcp(address) => Some(Listener::bind(&NbdAddress::Tcp(address.clone()))?),
                 Address::Unix(path) => {
                     let listener = Listener::bind(&NbdAddress::Unix(path.clone()))?;
-                    // A socket that its owner has put somewhere is for those to whom the owner's
-                    // umask gives it.
+                    // The owner's umask determines access to a socket at a path of the owner's
+                    // choice.
                     let mode = Permissions::from_mode(0o777 & !guard::umask_at_start());
                     fs::set_permissions(path, mode).map_err(ServerError::path("set the mode of", path))?;
                     Some(listener)
@@ -185,7 +185,7 @@ impl Listeners {
     }
 }
 
-/// What is open before clients are let in.
+/// The parts that are opened before clients are admitted.
 struct Rooms {
     clock: Arc<dyn Clock>,
     identity: Arc<Identity>,
@@ -244,11 +244,11 @@ impl Rooms {
     }
 }
 
-/// The servers that clients connect to, and what is noted of what they do.
+/// The servers that clients connect to, and the records of client activity.
 struct Clients {
     nbd: NbdServer,
     iscsi: IscsiServer,
-    /// Where initiators are told to come.
+    /// The portals that discovery reports to initiators.
     iscsi_portals: Vec<String>,
     recordings: Arc<Recordings>,
     plans: Arc<Plans>,
@@ -262,7 +262,7 @@ impl Clients {
         nbd: Vec<Listener>,
         portals: Vec<Portal>,
     ) -> Result<Self, ServerError> {
-        // What clients have on its way is bounded over all of them.
+        // The requests in flight are bounded over all clients.
         let windows = Arc::<Windows>::default();
         let options = ServerOptions {
             tls: Some(tls::nbd_server(&rooms.identity)?),
@@ -303,7 +303,7 @@ impl Clients {
     }
 }
 
-/// What works beside clients, until the server ends.
+/// Background work, until the server ends.
 struct Background {
     source: Option<Source>,
     schedule: Schedule,
@@ -321,7 +321,7 @@ impl Background {
         mirror: Option<TcpListener>,
     ) -> Result<Self, ServerError> {
         connect(server);
-        // Before that a peer could take a volume over whose sessions nobody ends.
+        // Earlier, a peer could take over a volume before its sessions can be closed.
         let source = mirror.map(|listener| {
             let (peers, volumes, followers) =
                 (server.peers.clone(), server.volumes.clone(), server.followers.clone());
@@ -379,7 +379,7 @@ fn connect(server: &Arc<Server>) {
     });
 }
 
-/// Ends a server that serves nobody over HTTP any more.
+/// Stops a server that serves no HTTP client any more.
 fn end(server: &Server, background: Background) {
     server.volumes.end_hooks();
     server.mirrors.end();
@@ -387,8 +387,8 @@ fn end(server: &Server, background: Background) {
     server.jobs.cancel_all();
     background.end();
     std::thread::scope(|scope| {
-        // What programs have written comes first, unless it waits for room that may never come:
-        // then it is let go with all else that does.
+        // The writes of programs to mounts come first, unless they wait for room that may never
+        // come: then they are cancelled with all other such requests.
         let mounts = scope.spawn(|| server.mounts.end());
         let mut waited = Duration::ZERO;
         while !mounts.is_finished() && waited < MOUNTS_PATIENCE {
@@ -397,8 +397,8 @@ fn end(server: &Server, background: Background) {
         }
         scope.spawn(|| server.iscsi.stop());
         scope.spawn(|| server.nbd.stop());
-        // Their connections are closed by now: no client is told of a write that waited for room in
-        // vain.
+        // Their connections are closed by now: no client gets an error for a write that waited for
+        // room in vain.
         std::thread::sleep(CLOSING);
         server.devices.end_waits();
         server.volumes.end_waits();
@@ -417,8 +417,8 @@ fn listen(address: &str) -> Result<TcpListener, ServerError> {
         .map_err(|source| ServerError::Daemon(DaemonError::Listen { address: address.to_owned(), source }))
 }
 
-/// The address that mirrors use: the one that is told, or the port at whatever name the other side
-/// knows this host by.
+/// The address that mirrors use: the advertised one, or the port at the name under which the other
+/// side knows this host.
 fn mirrors_reach(advertise: Option<&str>, listener: Option<&TcpListener>) -> String {
     match (advertise, listener.and_then(|listener| listener.local_addr().ok())) {
         (_, None) => String::new(),

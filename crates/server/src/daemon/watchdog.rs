@@ -1,29 +1,28 @@
 //! Feeds the watchdog of the service manager (`WatchdogSec=` of systemd), as long as the server is
 //! alive.
 //!
-//! *Alive* is what somebody who uses the server would call so, asked the way he would:
+//! The server is *alive* if it answers as a user of the server would expect, to the same requests:
 //!
 //! - the command interface answers `GET /v1/status` on the control socket, which looks at every
 //!   volume, mirror, device and state file, and so takes nearly all locks there are;
-//! - NBD takes a connection on the socket in the data directory, and says whether it has an export:
-//!   the thread that takes connections, one of a session, and what both need;
-//! - the threads of every volume that write back and make consistency points come round.
+//! - NBD accepts a connection on the socket in the data directory, and answers whether it has an
+//!   export: this tests the accepting thread, a session thread, and the state that both need;
+//! - the threads of every volume that write back and make consistency points make progress.
 //!
-//! Each of these *signs* is asked for by a thread of its own four times in the time that the
-//! manager waits, and is missing when it is not there after half of that time. As long as one is
-//! missing nothing is sent, so the manager ends the server, and starts it again, between one and
-//! one and a half times its patience after the fact. An error or a refusal is an answer: only
-//! silence is not.
+//! A thread of its own checks each of these *signs* four times per watchdog period of the manager.
+//! A sign is missing after half a period without an answer. While one is missing no heartbeat is
+//! sent, so the manager kills and restarts the server one to one and a half periods after the
+//! failure. An error or a refusal is an answer: only silence is not.
 //!
-//! *A slow disk is no reason.* The server would find the same disk when it is started again, and
-//! its clients would have lost their sessions for nothing. So time does not count in which a thread
-//! of the server waits for a disk, as the kernel tells: in uninterruptible sleep, or in a call that
-//! only files have. Nor does a volume count that waits for room in its history because its owner
-//! wants that, whose disk is slow by a rehearsal, or whose thread has run in the meantime, however
-//! long its work takes. The price: where disks are never without work, a deadlock is found later,
-//! or, when they are fully busy all the time, not at all.
+//! *A slow disk is not a failure.* A restarted server would find the same disk, and its clients
+//! would have lost their sessions for nothing. So time does not count while the kernel shows a
+//! thread of the server waiting for a disk: in uninterruptible sleep, or in a system call that only
+//! files use. Three kinds of volumes do not count: those that wait for room in a history as
+//! configured, those whose disk is slow in a rehearsal, and those whose thread has run in the
+//! meantime. The downside: with disks that are always busy, a deadlock is found later, or, if they
+//! are fully busy all the time, not at all.
 //!
-//! A server that nobody watches (`WATCHDOG_USEC` is not set) has none of this.
+//! Without a watchdog (`WATCHDOG_USEC` is not set) the server runs none of this.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -44,7 +43,7 @@ use crate::work::rounds::Rounds;
 
 /// How often it is looked whether signs have come, at most.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often the threads of volumes are looked at while one of them has not come round.
+/// How often the threads of volumes are looked at while one of them has made no progress.
 const ROUND_EVERY: Duration = Duration::from_millis(50);
 /// The longest answer that is read to its end; of a longer one the first part does.
 const ANSWER_MAX: u64 = 64 << 20;
@@ -79,7 +78,7 @@ impl Waited {
         Self { rounds, count, switches }
     }
 
-    /// Whether it has come round, or has run at all, since the wait began.
+    /// Whether it has completed a round, or has run at all, since the wait began.
     fn is_over(&self) -> bool {
         let seen = look_at(self.rounds.thread.load(Ordering::Relaxed));
         let has_run = seen.is_some_and(|(switches, runs)| runs || Some(switches) != self.switches);
@@ -87,7 +86,7 @@ impl Waited {
     }
 }
 
-/// What the watchdog asks for, and whether it is there.
+/// A sign of life that the watchdog checks, and its state.
 struct Sign {
     name: &'static str,
     ask: mpsc::Sender<()>,
@@ -95,14 +94,14 @@ struct Sign {
     answers: Arc<AtomicU64>,
     asked: u64,
     asked_at: Instant,
-    /// How long the answer has been waited for, as far as that counts.
+    /// Time waited for the answer, as far as it counts.
     waited: Duration,
     /// Whether its absence was logged.
     told: bool,
 }
 
 impl Sign {
-    /// Starts the thread that asks. It is left alone when the server ends: it may be stuck with the
+    /// Starts the checking thread. It is not joined when the server ends: it may hang with the
     /// rest.
     fn new(name: &'static str, mut ask_once: impl FnMut() + Send + 'static) -> Result<Self, ServerError> {
         let (ask, asked) = mpsc::channel();
@@ -126,8 +125,8 @@ impl Sign {
         self.answers.load(Ordering::Acquire) < self.asked
     }
 
-    /// Asks again when it is time, and counts `passed` when it waits and that `counts`. False when
-    /// the sign is missing.
+    /// Checks again when due, and adds `passed` to the waiting time if that `counts`. False if the
+    /// sign is missing.
     fn look(&mut self, passed: Duration, every: Duration, patience: Duration, counts: bool) -> bool {
         if self.is_outstanding() {
             self.waited += if counts { passed } else { Duration::ZERO };
@@ -150,7 +149,7 @@ impl Sign {
         self.waited = Duration::ZERO;
         if self.asked == 0 || self.asked_at.elapsed() >= every {
             (self.asked, self.asked_at) = (self.asked + 1, Instant::now());
-            // The thread lives as long as the sender.
+            // The thread ends with the sender.
             let _ = self.ask.send(());
         }
         true
@@ -194,7 +193,7 @@ impl Watchdog {
             let (mut beaten, mut looked) = (None::<Instant>, Instant::now());
             let mut ended = own.0.lock();
             while !*ended {
-                // What is late because the processor was elsewhere is no silence of the server.
+                // A delay from a busy processor does not count as silence of the server.
                 let passed = looked.elapsed().min(pause * 2);
                 looked = Instant::now();
                 let counts = signs.iter().any(Sign::is_outstanding) && !waits_for_disk();
@@ -222,28 +221,28 @@ impl Drop for Watchdog {
         *self.ending.0.lock() = true;
         self.ending.1.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A panic of it was logged, and only means that the manager hears nothing any more.
+            // A panic of it was logged, and only means that the manager gets no more heartbeats.
             let _ = thread.join();
         }
     }
 }
 
-/// An answer that is none is one: whoever refuses is alive.
+/// A refusal is an answer: the server is alive.
 fn no_answer_is_told(sign: &str, answer: io::Result<()>) {
     if let Err(error) = answer {
         tracing::warn!(%error, sign, "the watchdog was refused an answer");
     }
 }
 
-/// Asks for the status as `cairn status` does.
+/// Requests the status as `cairn status` does.
 fn ask_status(control: &Path) -> io::Result<()> {
     let mut stream = UnixStream::connect(control)?;
     stream.write_all(b"GET /v1/status HTTP/1.0\r\nHost: cairn\r\n\r\n")?;
     io::copy(&mut stream.take(ANSWER_MAX), &mut io::sink()).map(drop)
 }
 
-/// Asks for an export that there is not: whether there is says the same code as for any other.
-/// Where TLS is required that is a refusal.
+/// Requests a missing export: the same code answers as for an existing one. If TLS is required the
+/// request is refused.
 fn ask_nbd(socket: &Path) -> io::Result<()> {
     /// Fixed newstyle, no zeroes.
     const CLIENT_FLAGS: u32 = 3;
@@ -263,7 +262,7 @@ fn ask_nbd(socket: &Path) -> io::Result<()> {
     stream.write_all(&option(NBD_OPT_ABORT, &[]))
 }
 
-/// Waits until every thread of every volume has come round once, or has run at all in its round.
+/// Waits until every thread of every volume has completed a round, or has run at all during it.
 fn wait_for_rounds(volumes: &Volumes) {
     let mut waited: Vec<(String, Waited)> = Vec::new();
     for open in volumes.all() {
@@ -278,8 +277,8 @@ fn wait_for_rounds(volumes: &Volumes) {
     }
 }
 
-/// How often a thread of this process gave its processor away, and whether it runs now; `None` when
-/// the system does not say.
+/// The number of context switches of a thread of this process, and whether it runs now; `None` if
+/// the system does not report it.
 fn look_at(thread: u64) -> Option<(u64, bool)> {
     let status = fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
     let switches = status.lines().filter_map(|line| line.split_once("_ctxt_switches:"));
@@ -296,13 +295,13 @@ fn waits_for_disk() -> bool {
     })
 }
 
-/// Whether the lines of a thread in `/proc` say that it waits for a disk: what it is, and the call
-/// that it is in.
+/// Whether the `/proc` lines of a thread show that it waits for a disk: its state, and its current
+/// system call.
 fn is_at_disk(stat: &str, call: &str) -> bool {
     // The name of the thread, in parentheses, may hold anything.
     let Some((name, state)) = stat.rsplit_once(") ") else { return false };
-    // Workers of io_uring show the call that made them, also while they have nothing to do; whoever
-    // has given them work waits for it in that call.
+    // Workers of io_uring show the call that created them, also while idle; the thread that
+    // submitted work waits for it in that call.
     let is_worker = name.contains(" (iou-");
     let number = call.split(' ').next().and_then(|number| number.parse::<i64>().ok());
     state.starts_with('D') || (!is_worker && number.is_some_and(|number| DISK_CALLS.contains(&number)))

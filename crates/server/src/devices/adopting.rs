@@ -1,5 +1,5 @@
-//! How a device is adopted: written down before anything is made or written, and taken back by the
-//! next start when a kill has cut it.
+//! How a device is adopted: recorded before any file is created or written, and reverted by the
+//! next start if a kill has interrupted it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,8 +19,8 @@ use crate::storage::place::Place;
 use crate::storage::seen::Seen;
 use crate::{names, state};
 
-/// A file of that length, or of none yet, in which nothing was ever written, as its file system
-/// says. One that can't tell calls all of it data.
+/// A file of that length, or of none yet, in which nothing was ever written, according to its file
+/// system. A file system that does not track holes reports all of it as data.
 fn is_untouched(path: &Path, bytes: u64) -> bool {
     let is_file = fs::symlink_metadata(path)
         .is_ok_and(|found| found.is_file() && (found.len() == bytes || found.len() == 0));
@@ -28,7 +28,7 @@ fn is_untouched(path: &Path, bytes: u64) -> bool {
     is_file && fs::File::open(path).is_ok_and(|file| data(file) == Err(rustix::io::Errno::NXIO))
 }
 
-/// What an adoption has made so far.
+/// The files that an adoption has created so far.
 #[derive(Default)]
 struct Made {
     files: Vec<PathBuf>,
@@ -49,7 +49,7 @@ impl Drop for Claim<'_> {
 }
 
 impl Devices {
-    /// Adopts a device; on failure nothing is left of what was made for it.
+    /// Adopts a device; a failure leaves no files behind.
     pub(crate) fn adopt(&self, request: &api::AdoptDevice) -> Result<(), ServerError> {
         let name = &request.name;
         names::check("device", name)?;
@@ -57,13 +57,14 @@ impl Devices {
         if self.entries.read().contains_key(name) {
             return Err(ServerError::Taken { what: "device", name: name.clone() });
         }
-        // `cairn history` would not know which of the two is meant.
+        // For `cairn history` the name would be ambiguous.
         if self.volumes.has_history(name) {
             return Err(ServerError::Taken { what: "volume", name: name.clone() });
         }
         let (document, options) = self.plan(request)?;
         let _claim = self.claim(&document)?;
-        // Before anything is made or written: what a kill leaves is known by it, and taken back.
+        // Before any file is created or written: it identifies the remains of a kill, which the
+        // next start removes.
         state::save(&self.path(name), &document)?;
         let mut made = Made::default();
         let outcome = self.adopt_as(&document, request, &options, &mut made);
@@ -99,7 +100,7 @@ impl Devices {
         Ok(Claim { devices: self, luns })
     }
 
-    /// What a device is going to be, before anything of it is there.
+    /// The plan of a device, before any of its files exist.
     pub(super) fn plan(
         &self,
         request: &api::AdoptDevice,
@@ -131,8 +132,8 @@ impl Devices {
             clones: BTreeMap::new(),
             loose: BTreeSet::new(),
             adopting: true,
-            // A file that is there is nobody's to take back, but for one without a length, which a
-            // kill has left.
+            // An existing file must never be removed, except one of length 0, which a kill has
+            // left.
             origin_made_bytes: request.size_bytes.filter(|_| origin_place.is_free()),
             origin: origin_place,
             history: history_place,
@@ -168,17 +169,17 @@ impl Devices {
         self.serve(name, &document, history, seen).map(DeviceState::Open)
     }
 
-    /// The device is adopted. The copy beside its document must not say either that nobody was
-    /// served.
+    /// The device is adopted. The copy beside its document must also stop showing the adoption as
+    /// unfinished.
     fn note_adopted(&self, name: &str, document: &DeviceDocument) -> Result<(), ServerError> {
         state::save(&self.path(name), document)?;
         state::renew_copy(&self.path(name));
         Ok(())
     }
 
-    /// Takes back what a kill in the middle of an adoption has left: an origin that was made and
-    /// has nothing in it, the beginnings of a history, and the plan. The same command does it all
-    /// again then.
+    /// Removes the remains of an adoption that a kill has interrupted: an origin that was created
+    /// and is still empty, the beginnings of a history, and the plan. The same command then starts
+    /// over.
     pub(super) fn take_back(&self, name: &str, document: &DeviceDocument) -> Result<(), ServerError> {
         if let (Some(bytes), Place::File(path)) = (document.origin_made_bytes, &document.origin)
             && is_untouched(path, bytes)
@@ -195,8 +196,8 @@ impl Devices {
         state::remove(&path).map_err(ServerError::path("remove", &path))
     }
 
-    /// Takes back the beginnings of a history in its store, if they are that plan's own and all
-    /// that is there.
+    /// Removes the beginnings of a history in its store, if they belong to that plan and the store
+    /// has nothing else.
     fn clear_store(&self, name: &str, document: &DeviceDocument) {
         if let Some(place) = document.history.as_ref().filter(|place| place.is_there())
             && let Err(error) = self.clear_unfinished(place, &document.history_id)
@@ -240,14 +241,14 @@ impl Devices {
             }),
             (place, None) => {
                 let origin = self.take_present_origin(place, in_use)?;
-                // Once it is locked: nobody else gets it from here on.
+                // After locking it: no other process can claim it from here on.
                 self.refuse_claimed_place(place)?;
                 Ok(origin)
             }
         }
     }
 
-    /// Opens what is to hold a history, and holds nothing; a file is made.
+    /// Opens an empty place for a history; a missing file is created.
     fn take_store(
         &self,
         place: &Place,

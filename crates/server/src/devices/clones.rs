@@ -1,7 +1,8 @@
 //! Instants of a device that are exported: views, and clones with a store of their own.
 //!
 //! The document says which clone is *loose* before its store is made, and when it is deleted before
-//! that is removed: what a kill leaves of one is removed by the next start, and is in nobody's way.
+//! that is removed: the next start removes the remains of a kill, which are in no one's way until
+//! then.
 
 use std::fs;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ impl Devices {
             None => format!("at-{}", open.instant(&asked)? / 1_000_000),
         };
         names::check("view", &view)?;
-        // The store of a clone that could not be opened must not be taken for what is left of an
+        // The store of a clone that could not be opened must not be taken for the remains of an
         // attempt.
         if open.shown.read().contains_key(&view) || open.document.lock().clones.contains_key(&view) {
             return Err(ServerError::Taken { what: "view", name: format!("{name}@{view}") });
@@ -80,7 +81,7 @@ impl Devices {
         }))
     }
 
-    /// Ends the export of an instant; a clone and all that was written to it is gone.
+    /// Ends the export of an instant; a clone is deleted with all its writes.
     pub(crate) fn hide_instant(&self, name: &str, view: &str) -> Result<(), ServerError> {
         let _turn = self.turns.take(&[name], "the export of an instant of it is being ended")?;
         let open = self.get(name)?;
@@ -112,14 +113,14 @@ impl Devices {
         Ok(is_clone)
     }
 
-    /// Makes way for a new clone: it is loose, and there is nothing in its place.
+    /// Prepares a new clone: it is loose, and its place is empty.
     pub(super) fn begin_clone(&self, open: &OpenDevice, clone: &str) -> Result<(), ServerError> {
         self.note_loose(open, clone, true)?;
         let _ = fs::remove_file(self.clone_path(&open.name, clone));
         Ok(())
     }
 
-    /// A new clone, whose name nobody has.
+    /// A new clone, whose name is free.
     fn make_clone(&self, open: &OpenDevice, clone: &str, asked: &api::Instant) -> Result<Shown, ServerError> {
         let name = &open.name;
         self.begin_clone(open, clone)?;
@@ -144,7 +145,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Removes what a kill has left of clones.
+    /// Removes the remains of clones after a kill.
     pub(super) fn settle_clones(&self, name: &str, mut document: DeviceDocument) -> DeviceDocument {
         if document.loose.is_empty() {
             return document;
@@ -165,8 +166,8 @@ impl Devices {
         document
     }
 
-    /// A history of its own over a view: what is written to the clone goes there, and is never
-    /// folded into the view.
+    /// A history of its own over a view: writes to the clone go there, and are never folded into
+    /// the view.
     pub(super) fn open_clone(
         &self,
         name: &str,
@@ -180,8 +181,7 @@ impl Devices {
         let path = self.clone_path(name, clone);
         let options = self.open_options(document);
         let history = if new {
-            // Room for every block twice: what is overwritten is cleaned away, so that it never
-            // fills.
+            // Room for every block twice: overwritten blocks are cleaned, so that it never fills.
             let bytes = (2 * view.geometry().length + STORE_MIN).next_multiple_of(1 << 20);
             let store = create_store_file(&path, bytes)?;
             History::create(view.clone(), store, &options_of_a_clone(document.block_bytes), options)

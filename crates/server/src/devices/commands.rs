@@ -1,4 +1,4 @@
-//! What the server does with adopted devices.
+//! The server's commands for adopted devices.
 
 use std::sync::Arc;
 
@@ -33,12 +33,12 @@ impl Server {
         }
         self.refuse_second_target(&request.name)?;
         if self.devices.is_free(&request.name) {
-            // What a kill may have left of an earlier one of that name. Of an origin that is a LUN
-            // the LUN's holds.
+            // Settings that a kill may have left of an earlier device of that name. If the origin
+            // is a LUN, the settings of the LUN apply.
             self.access.forget(|export| present_of(export) == request.name)?;
         }
         self.devices.adopt(request)?;
-        // Of whoever came in between.
+        // Sessions that were opened in between.
         for lun in luns.iter().flatten() {
             self.end_late(lun);
         }
@@ -52,13 +52,13 @@ impl Server {
             && !matches!(self.volumes.get(name), Err(ServerError::NotFound { .. }))
     }
 
-    /// The device of that name, or what is under the volume of that name.
+    /// The device of that name, or the one under the volume of that name.
     fn remembering(&self, name: &str) -> Result<Arc<OpenDevice>, ServerError> {
         if self.is_volume(name) { self.volumes.get(name)?.history() } else { self.devices.get(name) }
     }
 
     pub(crate) fn show_history(&self, name: &str) -> Result<api::HistoryStatus, ServerError> {
-        // What is under a volume is no export.
+        // A history under a volume is not an export.
         let exported = !self.is_volume(name);
         let uris = |name: &str| if exported { self.uris(name) } else { Vec::new() };
         let mut status = self.remembering(name)?.show_history(&uris);
@@ -71,7 +71,7 @@ impl Server {
         Ok(status)
     }
 
-    /// Names the present instant of a device; of a volume, with all that was written to it before.
+    /// Names the present instant of a device; for a volume, including all earlier writes.
     pub(crate) fn create_mark(
         &self,
         name: &str,
@@ -142,7 +142,7 @@ impl Server {
             self.access.forget(|name| present_of(name) == device)?;
             return self.jobs.start("release", device, |_| Ok(None));
         };
-        // Who came in between; nobody else can.
+        // Sessions that were opened in between; no later ones can be.
         if let Err(unfinished) = self.close_device(device, lun.as_deref()) {
             self.devices.stop_release(&open, &unfinished);
             return Err(unfinished);
@@ -153,8 +153,8 @@ impl Server {
         let work = move |progress: &Progress| {
             devices.release(&mine, progress)?;
             plans.forget(|subject| subject == name);
-            // Not before: a release that stops leaves the device to those who may open it, and to
-            // nobody else.
+            // Not earlier: if the release stops, access to the device must stay restricted as
+            // before.
             access.forget(|export| present_of(export) == name).map(|()| None)
         };
         let begun = self.jobs.start("release", device, work);
@@ -207,8 +207,7 @@ impl Server {
         self.access.forget(|name| name.starts_with(&inside))
     }
 
-    /// Ends a view or, with what was written to it, a clone; refused when it is not what `writable`
-    /// says.
+    /// Deletes a view or, with its writes, a clone; refused if `writable` does not match.
     pub(crate) fn delete_view(
         &self,
         device: &str,
@@ -256,8 +255,8 @@ impl Server {
             let sessions = of_lun + self.sessions_named(device);
             return Ok(api::Reverted::would(held.instant().0, sessions));
         }
-        // What clients have in memory is of another time. A write that waits for the revert would
-        // be the first one after it.
+        // The caches of clients are from another time. A write that waits for the revert would be
+        // the first one after it.
         let mut sessions_ended = self.close_device(device, lun.as_deref())?;
         let (at_ns, undo) = open.revert(at)?;
         // Those that came back meanwhile.

@@ -24,7 +24,7 @@ pub enum DevicesError {
         /// Its name.
         device: String,
     },
-    /// A store is to be taken as it is, and is what it was.
+    /// A store is to be accepted as older, but is not older.
     #[error("the store of the history of `{name}` is not older than it was: it is in service")]
     NotOlder {
         /// The device or volume.
@@ -43,14 +43,14 @@ pub enum DevicesError {
     DeviceUnavailable {
         /// Its name.
         device: String,
-        /// Of what kind the reason is.
+        /// The kind of the reason.
         kind: ErrorKind,
         /// Why.
         reason: String,
         /// What to do.
         next: String,
     },
-    /// A clone was taken for a view, or a view for a clone.
+    /// A view was named as a clone, or a clone as a view.
     #[error("`{device}@{view}` is a {kind}")]
     OtherKind {
         /// The device.
@@ -84,7 +84,7 @@ impl DevicesError {
         }
     }
 
-    /// What to do next, in one sentence.
+    /// The next step for the user, in one sentence.
     pub(crate) fn next(&self) -> String {
         match self {
             DevicesError::OtherKind { device, view, kind } => {

@@ -1,5 +1,5 @@
-//! A device whose store is older than what its server has seen of it: it stays closed until the
-//! store is there again, or its owner takes it as it is.
+//! A device whose store is older than the last state that its server has seen: it stays closed
+//! until the newer store is back, or its owner accepts the older one.
 
 use cairn_api as api;
 use cairn_history::HistoryError;
@@ -12,16 +12,15 @@ use crate::error::ServerError;
 use crate::storage::seen::Seen;
 
 impl Devices {
-    /// Takes a store that is older than it was for the one of its device, by its owner's word, or
-    /// only says what that is.
+    /// Accepts an older store of a device on its owner's command, or only reports its state.
     ///
     /// # Errors
-    /// [`DevicesError::NotOlder`] where there is nothing to take, and what else keeps the device
-    /// closed.
+    /// [`DevicesError::NotOlder`] if the store is not older, and any other error that keeps the
+    /// device closed.
     pub(crate) fn accept_older(&self, name: &str, dry_run: bool) -> Result<api::AcceptedOlder, ServerError> {
         let _turn = self.turns.take(&[name], "it is being opened with an older history")?;
         let document = self.closed_with_history(name)?;
-        // What it says of itself may be of the last start.
+        // The recorded reason may be from the last start.
         let reason = match self.start(name, &document) {
             Ok(entry) => {
                 self.entries.write().insert(name.to_owned(), entry);

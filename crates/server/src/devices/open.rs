@@ -25,7 +25,7 @@ pub(super) const REST: Duration = Duration::from_millis(50);
 /// How long it rests after a failure.
 pub(super) const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// What `NAME.json` says.
+/// The content of `NAME.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct DeviceDocument {
     pub(super) origin: Place,
@@ -40,10 +40,9 @@ pub(crate) struct DeviceDocument {
     pub(super) views: BTreeMap<String, u64>,
     /// Instants by the names of their clones.
     pub(super) clones: BTreeMap<String, u64>,
-    /// Clones that are being made or deleted: a start removes what is there of their stores.
+    /// Clones that are being made or deleted: a start removes the remains of their stores.
     pub(super) loose: BTreeSet<String>,
-    /// The device is being adopted: nobody was served by it, and a start takes back what there is
-    /// of it.
+    /// The device is being adopted: it has had no clients, and a start removes its remains.
     pub(super) adopting: bool,
     /// The origin is made with it, so many bytes long.
     pub(super) origin_made_bytes: Option<u64>,
@@ -53,8 +52,8 @@ pub(crate) struct DeviceDocument {
     pub(super) release_stopped: Option<String>,
     /// The origin is opened though other programs have it: the word of its owner.
     pub(super) in_use: bool,
-    /// Nothing of it is known, as no document of it can be read: any LUN may be its origin or hold
-    /// its history.
+    /// All of it is unknown, as neither its document nor the copy can be read: any LUN may be its
+    /// origin or hold its history.
     #[serde(skip)]
     pub(super) unknown: bool,
 }
@@ -80,7 +79,7 @@ impl DeviceDocument {
         }
     }
 
-    /// What it is on that is no LUN of a volume.
+    /// The files that it uses, other than LUNs of volumes.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let file = |place: &Place| match place {
             Place::File(path) => Some(path.clone()),
@@ -107,7 +106,7 @@ impl Shown {
 /// A clone that could not be opened.
 pub(super) struct ClosedClone {
     pub(super) error: ServerError,
-    /// Holds the window; what was written to the clone is nothing without it.
+    /// Holds the window; the writes to the clone are useless without it.
     pub(super) _view: Option<HistoryView>,
 }
 
@@ -186,7 +185,7 @@ impl OpenDevice {
         while !self.ending.load(Ordering::Acquire) {
             self.seen.note_now_and_then(&self.history);
             let mut more = self.history.step();
-            // Not under the lock: whoever opens a view, or asks for one, would wait for a slice.
+            // Not under the lock: a caller that opens or looks up a view would wait for a slice.
             for clone in self.clones() {
                 if let Ok(any) = &mut more {
                     *any |= clone.step().unwrap_or(false);
@@ -218,7 +217,7 @@ impl OpenDevice {
         self.shown.read().values().filter_map(of).collect()
     }
 
-    /// Ends the thread, and lets go what waits for room.
+    /// Stops the thread, and cancels requests that wait for room.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);
         self.history.let_wait(false);
@@ -252,8 +251,8 @@ impl OpenDevice {
         }
     }
 
-    /// The same instant, found once: one that is so long ago moves on with the time that a request
-    /// takes.
+    /// The same instant, resolved once: a relative one would otherwise advance while a request
+    /// runs.
     pub(crate) fn settled(&self, instant: &api::Instant) -> Result<api::Instant, ServerError> {
         Ok(match self.when(instant)? {
             When::Clock(_) => instant.clone(),
@@ -261,7 +260,7 @@ impl OpenDevice {
         })
     }
 
-    /// What it is called by, as a number: in names of views.
+    /// The instant as a number, as in names of views.
     pub(crate) fn instant(&self, instant: &api::Instant) -> Result<u64, ServerError> {
         let (When::Clock(at) | When::Stamp(at)) = self.when(instant)?;
         Ok(at.0)
@@ -288,7 +287,7 @@ impl OpenDevice {
         self.history.view(at).map_err(ServerError::history(&self.name))
     }
 
-    /// Refuses what a revert would refuse.
+    /// Refuses an instant that a revert would refuse.
     pub(crate) fn check_revert(&self, instant: &api::Instant) -> Result<(), ServerError> {
         let at = self.when(instant)?;
         self.history.check_revert(at).map_err(ServerError::history(&self.name))

@@ -16,13 +16,12 @@ use crate::volumes::error::VolumesError;
 use crate::volumes::{Claims, is_same};
 
 impl Devices {
-    /// Opens what is adopted; `in_use` where its owner has said that other programs may have it as
-    /// well.
+    /// Opens the origin; `in_use` if its owner allows other programs to have it open as well.
     pub(super) fn open_origin(&self, place: &Place, in_use: bool) -> Result<Arc<dyn Device>, ServerError> {
         self.open_place(place, FileOptions { in_use, ..origin_options() })
     }
 
-    /// The same of what is being adopted.
+    /// The same for an origin that is being adopted.
     pub(super) fn take_present_origin(
         &self,
         place: &Place,
@@ -31,7 +30,7 @@ impl Devices {
         self.open_place(place, FileOptions { in_use, is_new: true, ..origin_options() })
     }
 
-    /// Opens what holds a history.
+    /// Opens the store of a history.
     pub(super) fn open_store(&self, place: &Place) -> Result<Arc<dyn Device>, ServerError> {
         self.open_place(place, store_options())
     }
@@ -77,7 +76,7 @@ impl Devices {
         self.entries.read().get(device)?.origin().lun_name()
     }
 
-    /// The name under which the settings and the reservations of a present export stand: of a
+    /// The name under which the settings and the reservations of a present export are stored: for a
     /// device on a LUN it is the LUN's, as the two are one disk.
     pub(crate) fn disk_of(&self, export: &str) -> String {
         self.lun_of(export).unwrap_or_else(|| export.to_owned())
@@ -89,8 +88,8 @@ impl Devices {
         entries.iter().filter_map(|(name, entry)| Some((name.clone(), entry.origin().lun_name()?))).collect()
     }
 
-    /// Refuses a file or a disk of a volume, or of another device, that is not open: who writes to
-    /// it would change what that counts on.
+    /// Refuses a file or a disk of a volume, or of another device, that is not open: a writer would
+    /// change data that it relies on.
     pub(super) fn refuse_claimed_place(&self, place: &Place) -> Result<(), ServerError> {
         match place {
             Place::File(path) => {
@@ -101,8 +100,7 @@ impl Devices {
         }
     }
 
-    /// Refuses what would change LUNs under a device that remembers: `None` is any LUN of the
-    /// volume.
+    /// Refuses changes of LUNs under a device with a history: `None` is any LUN of the volume.
     pub(crate) fn refuse_adopted(&self, volume: &str, lun: Option<&str>) -> Result<(), ServerError> {
         let entries = self.entries.read();
         for (name, entry) in entries.iter() {

@@ -1,10 +1,10 @@
-//! A device is released: its origin is left as a plain disk, its history and its document go.
+//! Releasing a device: its origin stays as a plain disk, its history and its document are removed.
 //!
 //! The document says `releasing` before anything is done, so that a start finds out whether the
-//! release was over: then the store has no history any more. One that stopped in the middle, by a
-//! failure or with the server, leaves a device that is served as before and says why it stopped. It
-//! can be asked for again, and goes on; a history that has failed meanwhile, or could not be
-//! opened, is opened again for that.
+//! release was complete: then the store has no history any more. A release that stopped in the
+//! middle, by a failure or with the server, leaves a device that is served as before and reports
+//! why it stopped. The release can be requested again, and resumes; a history that has failed
+//! meanwhile, or could not be opened, is reopened for that.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,8 +27,7 @@ use crate::volumes::error::VolumesError;
 use crate::work::jobs::Progress;
 
 impl Devices {
-    /// Takes a device out of service for its release; none when an earlier release has left nothing
-    /// to do.
+    /// Takes a device out of service for its release; none if an earlier release has completed.
     pub(crate) fn begin_release(&self, name: &str) -> Result<Option<Arc<OpenDevice>>, ServerError> {
         let _turn = self.turns.take(&[name], "it is being released")?;
         let Some(open) = self.open_for_release(name)? else { return Ok(None) };
@@ -41,13 +40,13 @@ impl Devices {
         Ok(Some(open))
     }
 
-    /// Gives up a device whose history is lost for good: its origin stays as it is, and what was
-    /// written to its clones goes. False when there is none that could not be opened, also not now:
-    /// it is released as any other.
+    /// Gives up a device whose history is permanently lost: its origin stays as it is, and writes
+    /// to its clones are discarded. False if the history can be opened, at least now: the device is
+    /// then released like any other.
     ///
     /// # Errors
-    /// [`ServerError::Busy`] and the like where somebody else has the history open; what keeps its
-    /// origin from being opened.
+    /// [`ServerError::Busy`] and the like if another process has the history open; any error that
+    /// prevents opening its origin.
     pub(crate) fn release_without_history(&self, name: &str) -> Result<bool, ServerError> {
         let _turn = self.turns.take(&[name], "it is being released")?;
         let document = match self.entries.read().get(name) {
@@ -77,7 +76,7 @@ impl Devices {
         }
     }
 
-    /// What to do about a device that is not open, also where its history does not come back.
+    /// The remedy for a device that is not open, including one whose history does not come back.
     pub(super) fn next_of(&self, name: &str, document: &DeviceDocument, error: &ServerError) -> String {
         let origin_is_there = match &document.origin {
             Place::File(path) => found(path).is_some(),
@@ -110,7 +109,7 @@ impl Devices {
     /// The device; one that has failed or could not be opened is opened again.
     fn open_for_release(&self, name: &str) -> Result<Option<Arc<OpenDevice>>, ServerError> {
         let closed = match self.entries.read().get(name) {
-            // What stands there by the copy may not be all of it.
+            // The copy may not have all of its content.
             Some(DeviceState::Unavailable(_, error))
                 if matches!(**error, ServerError::Daemon(DaemonError::StateUnread { .. })) =>
             {
@@ -130,7 +129,7 @@ impl Devices {
                 open.document.lock().clone()
             }
         };
-        // The files are free for another opening once nobody has this one.
+        // The files can be reopened once this opening is closed.
         let held = Arc::new(ServerError::Busy { name: name.to_owned(), by: "it is being opened again" });
         let before =
             self.entries.write().insert(name.to_owned(), DeviceState::Unavailable(document.clone(), held));
@@ -158,8 +157,8 @@ impl Devices {
         }
     }
 
-    /// Whether a device could not be opened as its release, which was under way, had come to its
-    /// end. Another file in the place of its store says nothing of that.
+    /// Whether a device could not be opened because its release was already complete. A different
+    /// file in the place of its store does not show that.
     pub(super) fn was_released(&self, document: &DeviceDocument, error: &ServerError) -> bool {
         let is_without = matches!(
             error,
@@ -183,7 +182,7 @@ impl Devices {
         };
         match outcome {
             Ok(()) => self.forget(&open.name).inspect_err(|error| {
-                // Asked for again it is found that there is no history any more.
+                // A repeated request finds that there is no history any more.
                 let document = open.document.lock().clone();
                 let why = ServerError::Busy { name: open.name.clone(), by: "its release could not be noted" };
                 tracing::error!(device = open.name, %error, "a device was released, and its document can't be removed");
@@ -209,8 +208,9 @@ impl Devices {
         self.entries.write().insert(open.name.clone(), entry);
     }
 
-    /// Notes why a release stopped. It is no longer under way: a store without a history would from
-    /// now on be a wrong one. Not so where a write to it has failed, which may have been the last.
+    /// Notes why a release stopped. It is no longer in progress: a store without a history would
+    /// from now on be a wrong one. This does not apply if a write to the store has failed, as that
+    /// may have been the last one.
     pub(super) fn note_stopped(&self, open: &OpenDevice, why: String) {
         let mut document = open.document.lock();
         document.releasing = open.history.status().failed.is_some();
@@ -220,7 +220,8 @@ impl Devices {
         }
     }
 
-    /// Its document last: as long as that is there a start knows that there is something to remove.
+    /// Removes the document last: as long as it exists, a start knows that files remain to be
+    /// removed.
     pub(super) fn drop_released(&self, name: &str) -> Result<(), ServerError> {
         self.forget_seen(name);
         state::remove(&self.path(name)).map_err(ServerError::path("remove", &self.path(name)))
@@ -235,8 +236,8 @@ impl Devices {
 }
 
 impl OpenDevice {
-    /// Refuses while instants of it are exported: what was written to a clone is nothing without
-    /// the history.
+    /// Refuses while instants of it are exported: writes to a clone are useless without the
+    /// history.
     fn refuse_if_shown(&self) -> Result<(), ServerError> {
         let mut instants: BTreeSet<String> = self.shown.read().keys().cloned().collect();
         instants.extend(self.document.lock().clones.keys().cloned());

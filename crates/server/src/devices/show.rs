@@ -37,7 +37,7 @@ impl Devices {
         self.entries.read().iter().map(device).collect()
     }
 
-    /// What is wrong with devices.
+    /// The problems of all devices.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
         let unavailable = |(name, entry): (&String, &DeviceState)| match entry {
             DeviceState::Unavailable(document, error) => {
@@ -47,7 +47,7 @@ impl Devices {
         };
         let closed: Vec<_> = self.entries.read().iter().filter_map(unavailable).collect();
         let problem = |(name, document, error): (String, DeviceDocument, Arc<ServerError>)| {
-            // Not under the lock: what to do depends on what is there.
+            // Not under the lock: the remedy depends on the files.
             let next = self.next_of(&name, &document, &error);
             api::Problem { subject: name, message: error.to_string(), next }
         };
@@ -84,7 +84,7 @@ fn closed(name: &str, document: &DeviceDocument, problem: String) -> api::Device
 }
 
 impl OpenDevice {
-    /// What is wrong with it.
+    /// The problems of the device.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
         let failed = failed(&self.name, &self.history);
         let own = [failed, self.waiting_problem(), self.stopped_problem(), self.lost_problem()];
@@ -112,7 +112,7 @@ impl OpenDevice {
         Some(api::Problem { subject: self.name.clone(), message, next })
     }
 
-    /// What of it can't be read any more.
+    /// The parts that can't be read any more.
     fn lost_problem(&self) -> Option<api::Problem> {
         let status = self.history.status();
         let first = status.lost.first()?;
@@ -128,7 +128,7 @@ impl OpenDevice {
         })
     }
 
-    /// What is wrong with its clones.
+    /// The problems of its clones.
     fn clone_problems(&self) -> Vec<api::Problem> {
         let subject = |clone: &String| format!("{}@{clone}", self.name);
         let closed = self.closed.lock();
@@ -212,7 +212,7 @@ impl OpenDevice {
             used_bytes: status.used_bytes,
             live_bytes: status.live_bytes,
             store_bytes: status.store_bytes,
-            // A span of less than a minute says nothing about an hour.
+            // A span of less than a minute does not give a rate per hour.
             bytes_per_hour: if span_ns < 60_000_000_000 { 0 } else { per_hour as u64 },
             dirty_bytes: status.dirty_bytes,
             marks: status.marks.iter().map(mark).collect(),
@@ -240,7 +240,7 @@ impl OpenDevice {
     }
 }
 
-/// That a history takes no more writes, or has no room below it, and what to do.
+/// The problem of a history that accepts no more writes, or has no room below it, and the remedy.
 pub(crate) fn failed(subject: &str, history: &History) -> Option<api::Problem> {
     let status = history.status();
     let Some(why) = status.failed else {

@@ -1,4 +1,4 @@
-//! What a kill leaves of a device's clones, of its store, and of its release.
+//! The remains of a device's clones, of its store, and of its release after a kill.
 
 use std::path::Path;
 
@@ -44,8 +44,8 @@ fn what_a_kill_leaves_of_a_clone_stands_in_nobodys_way_and_goes() {
     let before = devices(folder.path());
     let content = adopt(&before, folder.path());
     marked(&before);
-    // As a kill between its store and its document leaves it, of any version: the store of a clone
-    // that nobody knows.
+    // As a kill between its store and its document leaves it, of any version: the store of an
+    // unknown clone.
     fs::write(folder.path().join("devices/disk0@try.store"), vec![7; 1 << 20]).expect("a file");
     clone(&before, "try").expect("it is made");
     let export = before.export("disk0@try").expect("it is exported");
@@ -172,8 +172,8 @@ fn disk_of_a_device_that_is_not_open_is_taken_by_nothing_else() {
     let after = Arc::new(devices(folder.path()));
     after.volumes.also_ask(&after);
     assert!(after.get("disk0").is_err());
-    // Also under another name of it, and where it begins with zeroes. What is written there would
-    // be missing in its history.
+    // Also under another name of it, and where it begins with zeroes. Writes there would be missing
+    // in its history.
     let disk = folder.path().join("disk.img");
     fs::File::options()
         .write(true)

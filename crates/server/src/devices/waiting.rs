@@ -1,5 +1,6 @@
-//! Devices whose disk or store was not there when the server started, or was another: opened as
-//! soon as they are. Nothing of such a device was touched, so another try is as safe as the first.
+//! Devices whose disk or store was missing or a different one when the server started: opened as
+//! soon as the right one appears. No data of such a device was touched, so a retry is as safe as
+//! the first attempt.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ impl Devices {
         let waits = |(name, entry): (&String, &DeviceState)| waiting(entry).map(|_| name.clone());
         let names: Vec<String> = self.entries.read().iter().filter_map(waits).collect();
         for name in names {
-            // Who has it opens it, or its disk hangs.
+            // The holder of the turn opens it, or its disk hangs.
             let Some(_turn) = self.turns.take_now(&name, "what it is on is being opened") else { continue };
             // It may have been opened or released meanwhile.
             let Some(document) = self.entries.read().get(&name).and_then(waiting) else { continue };
@@ -50,8 +51,9 @@ impl Devices {
     }
 }
 
-/// The document of a device that waits for something that may come yet. One whose release was under
-/// way is opened by a start, which finds out how far that had come, or when it is asked for again.
+/// The document of a device whose disk or store may still appear. A device whose release was in
+/// progress is opened by a start, which finds the progress of the release, or when the release is
+/// requested again.
 fn waiting(entry: &DeviceState) -> Option<DeviceDocument> {
     let DeviceState::Unavailable(document, error) = entry else { return None };
     let may_come = match &**error {

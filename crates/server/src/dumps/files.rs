@@ -1,17 +1,17 @@
 //! BSD dumps of a volume's files: made of a snapshot into a file or pipe that a client handed over,
 //! for `cairn restore` and Linux `restore`.
 //!
-//! The last dump of each level stands in `VOLUME/dates.json`, for every path by itself, as `dump`
-//! has it in `/etc/dumpdates`: a dump has what changed at or after the date of the last one of a
-//! lower level. A dump that was not written whole leaves no date. Nothing is held for later dumps;
-//! a snapshot that a dump made for itself goes with it, also when the server is killed meanwhile
-//! (`left`).
+//! `VOLUME/dates.json` records the last dump of each level, separately for each path, like
+//! `/etc/dumpdates` of `dump`: a dump has the files that changed at or after the date of the last
+//! one of a lower level. A dump that was not written completely leaves no date. Nothing is held for
+//! later dumps; a snapshot that a dump made for itself is deleted after it, even if the server is
+//! killed meanwhile (`left`).
 //!
-//! Of a part of a volume what a dump had is noted besides (`had`): what comes into the part later
-//! is as old as it is.
+//! For a part of a volume the files of a dump are recorded as well (`had`): files that are moved
+//! into the part later keep their old dates.
 //!
-//! Where the snapshot of that lower dump is still there, what changed is found by comparing the
-//! maps of the two (`catalog`); otherwise all inodes are looked at and all directories walked.
+//! If the snapshot of that lower dump still exists, the changes are found by comparing the maps of
+//! the two (`catalog`); otherwise all inodes are checked and all directories walked.
 
 use std::fs::File;
 use std::io::Write;
@@ -50,21 +50,21 @@ use catalog::Catalog;
 use left::Own;
 use source::{Reading, THREADS, TreeSource, name_of};
 
-/// Where the dates of a volume's dumps stand, in its folder.
+/// The file with the dates of a volume's dumps, in its folder.
 const DATES: &str = "dates.json";
 const HIGHEST_LEVEL: u8 = 9;
-/// Files that are told when they could not be dumped; there may be more.
+/// Reported files that could not be dumped; there may be more.
 const FAILED_MAX: usize = 1000;
 /// Bytes of a label and of names in a dump's headers, less the final zero.
 const LABEL_MAX: usize = 15;
 const NAME_MAX: usize = 63;
-/// How often is looked whether a client has put on its medium what it got.
+/// Interval of the check whether a client has made the dump durable.
 const CONFIRM_PAUSE: Duration = Duration::from_millis(5);
 
-/// Says of a path whether it is dumped.
+/// Decides whether a path is dumped.
 type Choice<'a> = &'a mut dyn FnMut(&[u8]) -> Selection;
 
-/// What `dates.json` says.
+/// The content of `dates.json`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct FileDumpsDocument {
     dates: Vec<Record>,
@@ -93,7 +93,7 @@ impl Record {
     }
 }
 
-/// What is noted of a dump for those that will stand on it.
+/// The records about a dump for later ones based on it.
 struct Noted {
     /// Of everything: which directories have names of which files.
     catalog: Option<Catalog>,
@@ -101,7 +101,7 @@ struct Noted {
     had: Option<InodeMap>,
 }
 
-/// A dump that was asked for, checked.
+/// A requested dump, checked.
 struct Making {
     groups: Arc<Groups>,
     open: Arc<OpenVolume>,
@@ -109,19 +109,19 @@ struct Making {
     path: String,
     level: u8,
     since: u32,
-    /// The dump that this one stands on.
+    /// The dump that this one is based on.
     base: Option<Record>,
-    /// Where what the server knows of the volume stands.
+    /// The folder with the state of the volume.
     folder: PathBuf,
     exclude: Option<GlobSet>,
     snapshot: Option<String>,
     host: String,
     volume_records: Option<u64>,
-    /// The client says when what it got is on its medium.
+    /// The client reports when the dump is durable.
     confirmed: bool,
 }
 
-/// Why a dump of a level above 0 looks at all inodes, and tells by their dates what changed.
+/// Why a dump of a level above 0 looks at all inodes, and finds changes by their dates.
 #[derive(Debug, thiserror::Error)]
 enum WhyAll {
     #[error(
@@ -157,7 +157,7 @@ enum WhyAll {
     Failed { level: u8, reason: String },
 }
 
-/// What the source is a tree of, for as long as the dump takes.
+/// The image of the dumped tree, for the duration of the dump.
 struct Frozen {
     snapshot: Snapshot,
     tree: Arc<Tree>,
@@ -255,7 +255,7 @@ impl Making {
         }
     }
 
-    /// The image that a mirror shows. An update may take it away before it is held; then there is a
+    /// The image that a mirror shows. An update may remove it before it is held; then there is a
     /// newer one.
     fn newest_image(&self) -> Result<(Image, Snapshot, Option<Own>), ServerError> {
         let volume = &self.open.volume;
@@ -275,8 +275,8 @@ impl Making {
         }
     }
 
-    /// Notes the names of what was dumped, before its date: one that is of another snapshot than a
-    /// date says is not used.
+    /// Saves the names of the dumped files, before the date of the dump: a catalogue whose snapshot
+    /// differs from that of the date is not used.
     fn keep_catalog(&self, frozen: &Frozen, catalog: Option<Catalog>) {
         if !self.has_everything() {
             return;
@@ -288,14 +288,14 @@ impl Making {
         if let Some(Err(error)) = &kept {
             tracing::warn!(path = %path.display(), %error, "the next dump has to look at all files");
         }
-        // What stood on an earlier dump of this level stands on nothing now.
+        // Catalogues based on an earlier dump of this level have lost their base.
         let first = self.level + u8::from(matches!(kept, Some(Ok(()))));
         for level in first..=HIGHEST_LEVEL {
             let _ = std::fs::remove_file(Catalog::path(&self.folder, level));
         }
     }
 
-    /// The same of what a dump of a part had.
+    /// The same for the files of a dump of a part.
     fn keep_had(&self, record: &Record, had: Option<InodeMap>) {
         let kept = had.map(|had| had::save(&self.folder, record, &had));
         if let Some(Err(error)) = &kept {
@@ -307,8 +307,8 @@ impl Making {
         }
     }
 
-    /// What the dump had that this one stands on, where that was a part; nothing at all where it is
-    /// not known.
+    /// The files of the dump that this one is based on, if that was a part; empty if they are
+    /// unknown.
     fn had(&self) -> Option<InodeMap> {
         let base = self.base.as_ref().filter(|base| self.level > 0 && base.had_a_part())?;
         Some(had::load(&self.folder, base).unwrap_or_default())
@@ -336,8 +336,8 @@ impl Making {
         self.path.is_empty() && self.exclude.is_none()
     }
 
-    /// What the maps say of this dump, with the names that it has then. Where there is nothing to
-    /// compare with: why, of a level above 0.
+    /// The changes according to the maps, and the resulting names. If there is nothing to compare
+    /// with: the reason, for a level above 0.
     ///
     /// The snapshot of the lower dump is held from here on: on a mirror the next update may delete
     /// it.
@@ -457,7 +457,7 @@ impl Making {
         };
         let known = self.known(frozen);
         let why_all = why_all(&known);
-        // Said before the work begins: it may take much longer than the one that was expected.
+        // Reported before the work begins: it may take much longer than expected.
         why_all.iter().for_each(|why| progress.note(why.clone()));
         let (dump, planned) = self.plan(known, &source, frozen, &mut watch)?;
         let total = dump.planned().bytes;
@@ -480,7 +480,7 @@ impl Making {
             dump.write(&mut Reading(&source), &mut out, &mut watch).map_err(dump_error)
         })?;
         let catalog = planned.or_else(|| source.collected().map(Catalog::of));
-        // A dump that a date stands for is on its medium.
+        // A dump with a date is durable.
         settle(file).map_err(|source| ServerError::Dumps(DumpsError::DumpOutput { source }))?;
         if self.confirmed {
             handed.files.clear();
@@ -489,7 +489,7 @@ impl Making {
                 if progress.cancelled().load(Ordering::Relaxed) {
                     return Err(ServerError::Cancelled);
                 }
-                // It may have said it as the last thing that it did.
+                // The client may have confirmed just before it closed the connection.
                 if handed.gone.load(Ordering::Acquire) && !handed.kept.load(Ordering::Acquire) {
                     let source = std::io::ErrorKind::BrokenPipe.into();
                     return Err(ServerError::Dumps(DumpsError::DumpOutput { source }));
@@ -522,8 +522,8 @@ impl Making {
     }
 }
 
-/// Takes out of what a dump had what could not be read for it; whether there was any. Names that
-/// are lost are those of all that is below.
+/// Removes the files that could not be read from the record of a dump; returns whether there were
+/// any. Lost names affect all files below them.
 fn take_lacked(had: &mut InodeMap, failed: &[Failed]) -> bool {
     for one in failed {
         match one.lacks {

@@ -1,17 +1,16 @@
 //! Long files that are written or read once, from front to back, past the page cache.
 //!
-//! Through the cache each byte is copied by the kernel, finds its place on the disk late and is
-//! written back by a thread that knows nothing of who waits for it. Here a file goes in pieces of
-//! [`PIECE`] bytes of aligned memory, by threads of its own.
+//! Through the cache the kernel copies each byte, allocates its place on the disk late, and writes
+//! it back by a thread that does not know its waiters. Here a file goes in pieces of [`PIECE`]
+//! bytes of aligned memory, by threads of its own.
 //!
-//! Direct requests are aligned, and files are not: what comes before the first place where a piece
-//! may begin and what is behind the last whole piece goes through the page cache, while nothing is
-//! on its way past it. So does everything where the file system does not take direct requests: it
-//! refuses the flag, or a request with `EINVAL`.
+//! Direct requests are aligned, and files are not: the bytes before the first aligned place and
+//! after the last whole piece go through the page cache, while no direct request is in flight. So
+//! do all bytes if the file system does not support direct requests: it refuses the flag, or a
+//! request with `EINVAL`.
 //!
-//! The flag (`O_DIRECT`) stands in the open file, which its client shares; it is there while pieces
-//! are on their way. To open the file once more, for oneself, would take rights that a server need
-//! not have.
+//! The flag (`O_DIRECT`) belongs to the open file, which the client shares; it is set while pieces
+//! are in flight. Reopening the file would require rights that a server need not have.
 
 mod reader;
 #[cfg(test)]
@@ -87,7 +86,7 @@ impl Direct {
         loop {
             match request() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Another thread may have met the same, and have left already.
+                // Another thread may have had the same error, and have cleared the flag already.
                 Err(error) if !refused && Errno::from_io_error(&error) == Some(Errno::INVAL) => {
                     refused = true;
                     self.leave(file)?;

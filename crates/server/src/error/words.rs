@@ -13,7 +13,7 @@ pub(crate) fn in_place(next: &str, name: &str) -> String {
     }
 }
 
-/// What to do about an error of the operating system at a path.
+/// The remedy for an error of the operating system at a path.
 pub(crate) fn io_next(error: &std::io::Error, path: &Path) -> String {
     use std::io::ErrorKind as Io;
     match error.kind() {

@@ -1,15 +1,15 @@
-//! Who may use an export, and how: `DIR/exports.json`; and the persistent reservations of iSCSI:
-//! `DIR/reservations.json`.
+//! Access to exports, and their settings: `DIR/exports.json`; and the persistent reservations of
+//! iSCSI: `DIR/reservations.json`.
 //!
-//! An export without an entry is open to whoever reaches a listener, as the addresses that a server
-//! listens on by default are its own machine's. A LUN that was adopted as a device is one disk with
-//! two names: what is known of it stands under the LUN's.
+//! An export without an entry is open to every client that reaches a listener, as a server listens
+//! by default only on addresses of its own machine. A LUN that was adopted as a device is one disk
+//! with two names: its settings are stored under the LUN's name.
 //!
-//! A LUN of a mirror for which nothing is set here is open to those to whom it is open at its
-//! source, and to nobody else: [`Access::take_over`] notes that from time to time, as long as the
-//! mirror follows, and it holds after a failover. Secrets of CHAP do not come along, so that
-//! whoever has a mirror can't write to its source; without one nobody is let in who would need it.
-//! What the owner of this side sets goes before it, for all of a LUN's settings at once.
+//! A LUN of a mirror without settings here is open only to clients that its source admits:
+//! [`Access::take_over`] updates these settings regularly while the mirror follows, and they remain
+//! after a failover. CHAP secrets are not transferred, so that the owner of a mirror can't write to
+//! its source; an initiator that needs one is refused until the owner of this side sets it.
+//! Settings of this side's owner override those of the source, for all settings of a LUN at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ use crate::state::Unread;
 
 /// The shortest secret of CHAP, in bytes (RFC 7143, section 9.2.1: 96 bits).
 const SECRET_BYTES_MIN: usize = 12;
-/// Logical blocks when nothing else is said, in bytes.
+/// Logical blocks by default, in bytes.
 const BLOCK_BYTES: u32 = 512;
 
 /// An address with the length of its network's prefix.
@@ -94,7 +94,7 @@ impl From<&Secret> for Credential {
     }
 }
 
-/// What was set for an export before a change.
+/// The settings of an export before a change.
 pub(crate) struct Before(Option<ExportSettings>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,8 +109,8 @@ struct ExportSettings {
     write_cache: api::WriteCache,
     /// As it is at the source of the mirror; its owner here has set nothing.
     from_source: bool,
-    /// The name with which initiators prove themselves at the source, whose secret is not known
-    /// here: nobody is let in.
+    /// The name with which initiators authenticate at the source, whose secret is unknown here:
+    /// every initiator is refused.
     secret_lacks: Option<String>,
 }
 
@@ -169,8 +169,8 @@ struct Reserved {
 }
 
 impl Reserved {
-    /// Takes over what the same disk has under its device's name. Of two reservations one can hold:
-    /// that of the LUN; who had the other is registered still.
+    /// Merges the state of the same disk under its device's name. Of two reservations only one can
+    /// hold: that of the LUN; the holder of the other stays registered.
     fn join(&mut self, device: Reserved) {
         let nexus = |port: &str| nexus_name(port, DEVICE_PORT);
         self.ports.extend(device.ports.iter().map(|port| Port { port: nexus(&port.port), key: port.key }));
@@ -209,8 +209,8 @@ pub(crate) struct Access {
     unread: Mutex<Unknown>,
 }
 
-/// What is not known. An export without an entry is open to all, and a disk without a reservation
-/// takes writes of all: while either is not known, nobody is let in who might be kept out.
+/// The unknown state. An export without an entry is open to all, and a disk without a reservation
+/// accepts writes of all: while either is unknown, clients that might be excluded are refused.
 #[derive(Default)]
 struct Unknown {
     exports: Option<Unread>,
@@ -231,7 +231,7 @@ impl Access {
         Ok(access)
     }
 
-    /// Takes in what the files say by now.
+    /// Loads the present content of the files.
     pub(crate) fn read(&self) {
         let (exports, unread_exports) = state::known(&self.exports_path);
         let (reservations, unread_reservations) = state::known(&self.reservations_path);
@@ -240,14 +240,14 @@ impl Access {
         *self.unread.lock() = Unknown { exports: unread_exports, reservations: unread_reservations };
     }
 
-    /// Refuses while it is not known who may use an export, and how.
+    /// Refuses while access and settings of exports are unknown.
     pub(crate) fn check_known(&self) -> Result<(), ServerError> {
         state::refuse_unread(self.unread.lock().exports.as_ref())
     }
 
-    /// Brings under the LUN's name what stands under those of devices on LUNs, as when it was not
-    /// known that they are on one: a pair is a device and its LUN. Settings of the LUN stay, but it
-    /// is read-only if either was.
+    /// Moves state under names of devices on LUNs to the LUN's name, as after a time when this
+    /// relation was unknown: a pair is a device and its LUN. Settings of the LUN stay, but it is
+    /// read-only if either was.
     pub(crate) fn join(&self, pairs: &[(String, String)]) -> Result<(), ServerError> {
         let mut exports = self.exports.lock();
         let mut reservations = self.reservations.lock();
@@ -333,7 +333,7 @@ impl Access {
         }
     }
 
-    /// What is set for the LUNs of a volume, as a mirror of it is told.
+    /// The settings for the LUNs of a volume, as sent to its mirrors.
     pub(crate) fn of_volume(&self, volume: &str) -> Result<Vec<LunAccess>, ServerError> {
         self.check_known()?;
         let exports = self.exports.lock();
@@ -354,8 +354,8 @@ impl Access {
         Ok(exports.exports.iter().filter_map(of).collect())
     }
 
-    /// Notes what is set at the source for the LUNs of a mirror. What is set here stays. The
-    /// exports for which something else holds from now on.
+    /// Stores the settings of the source for the LUNs of a mirror. Settings made here stay. Returns
+    /// the exports whose settings changed.
     pub(crate) fn take_over(&self, volume: &str, luns: &[LunAccess]) -> Result<Vec<String>, ServerError> {
         self.check_known()?;
         let mut exports = self.exports.lock();
@@ -375,7 +375,7 @@ impl Access {
         Ok(changed.into_iter().collect())
     }
 
-    /// Exports to which nobody is let in for want of a secret, with the name that initiators have
+    /// Exports that refuse every initiator for lack of a secret, with the name that initiators have
     /// at the source.
     pub(crate) fn without_secret(&self) -> Vec<(String, String)> {
         let exports = self.exports.lock();
@@ -384,7 +384,7 @@ impl Access {
         exports.exports.iter().filter_map(lacks).collect()
     }
 
-    /// Changes what a request names, and leaves the rest.
+    /// Changes the settings in the request, and keeps the others.
     pub(crate) fn set(&self, export: &str, request: &api::SetAccess) -> Result<Before, ServerError> {
         for network in request.networks.iter().flatten() {
             network.parse::<Network>()?;
@@ -392,8 +392,8 @@ impl Access {
         let mut exports = self.exports.lock();
         let before = exports.exports.get(export).cloned();
         let was = Before(before.clone());
-        // What would be as at the source without it is written down also where it is as if nothing
-        // was set.
+        // An entry equal to the default is still saved if the settings of the source would apply
+        // without it.
         let is_said =
             before.as_ref().is_some_and(|entry| entry.from_source || *entry == ExportSettings::default());
         let mut entry = ExportSettings { from_source: false, ..before.unwrap_or_default() };
@@ -461,7 +461,7 @@ impl Access {
         Ok(was)
     }
 
-    /// Sets again for an export what was set [before](Self::set).
+    /// Restores the settings of an export from [before](Self::set).
     pub(crate) fn put_back(&self, export: &str, before: Before) -> Result<(), ServerError> {
         let mut exports = self.exports.lock();
         let mut new = Exports { exports: exports.exports.clone() };
@@ -479,8 +479,8 @@ impl Access {
         self.exports.lock().exports.contains_key(export)
     }
 
-    /// Sets for the LUNs of `clone` what is set for those of `parent`, also for LUNs that only
-    /// snapshots have by now; but a clone is there to be written to.
+    /// Copies the settings of the LUNs of `parent` to those of `clone`, also for LUNs that now
+    /// exist only in snapshots; but a clone is always writable.
     pub(crate) fn copy(&self, parent: &str, clone: &str) -> Result<(), ServerError> {
         self.check_known()?;
         let mut exports = self.exports.lock();
@@ -500,8 +500,8 @@ impl Access {
         Ok(())
     }
 
-    /// Forgets who has reserved an export, and what is set for it unless `shown`, which is whether
-    /// something still shows what it was.
+    /// Removes the reservations of an export, and its settings unless `shown`, which is whether a
+    /// snapshot or view still shows it.
     pub(crate) fn retire(&self, export: &str, shown: bool) -> Result<(), ServerError> {
         if !shown {
             return self.forget(|name| name == export);
@@ -509,12 +509,12 @@ impl Access {
         self.forget_reservations(|name| name == export)
     }
 
-    /// Forgets what is known of a volume that is no more.
+    /// Removes the settings of a deleted volume.
     pub(crate) fn forget_volume(&self, volume: &str) -> Result<(), ServerError> {
         self.forget(|export| is_inside(export, volume))
     }
 
-    /// Forgets what is known of exports that are no more.
+    /// Removes the settings of deleted exports.
     pub(crate) fn forget(&self, concerned: impl Fn(&str) -> bool) -> Result<(), ServerError> {
         let mut exports = self.exports.lock();
         if exports.exports.keys().any(|name| concerned(name)) {

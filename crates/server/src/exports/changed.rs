@@ -1,11 +1,11 @@
 //! Which blocks of a LUN changed since a snapshot, for `qemu:dirty-bitmap:SNAPSHOT` and over HTTP.
 //!
-//! What is compared with the snapshot is the LUN of the present, or in another snapshot, older or
+//! The snapshot is compared with the present LUN, or with the LUN in another snapshot, older or
 //! newer.
 //!
-//! The trees of the LUN then and now are compared, which costs what changed and not what the LUN
-//! holds. What is still in memory has no tree, so a question first brings about a consistency point
-//! when there is something to commit.
+//! The trees of the LUN then and now are compared, at a cost proportional to the changes, not to
+//! the size of the LUN. Data in memory has no tree, so a request first makes a consistency point if
+//! there are uncommitted changes.
 
 use std::sync::Arc;
 
@@ -20,18 +20,18 @@ use crate::volumes::open::OpenVolume;
 
 mod commands;
 
-/// Ranges in an answer over HTTP, unless told, and at most.
+/// Ranges in an answer over HTTP, by default and at most.
 const PAGE_RANGES: u32 = 1000;
 const PAGE_RANGES_MAX: usize = 100_000;
 
 /// Runs of blocks, in order: the first and how many.
 type Runs = Arc<Vec<(Lba, u64)>>;
 
-/// An answer: since which snapshot, up to which generation, and what.
+/// An answer: its first snapshot, its last generation, and the changes.
 type Answer = (SnapshotId, Generation, Runs);
 
-/// The last answer over HTTP: a client asks for one page after the other. Which volume, which LUN,
-/// up to which snapshot, and what.
+/// The last answer over HTTP: a client asks for one page after the other. Its volume, its LUN, its
+/// last snapshot, and the changes.
 #[derive(Default)]
 pub(crate) struct LastAnswer(Mutex<Option<Asked>>);
 
@@ -78,7 +78,8 @@ impl Changed {
         }
         let base_image = volume.image(Some(base.id))?;
         let runs = match base_image.inode(self.file) {
-            // What had its name then was another LUN: all of this one is new, its holes as well.
+            // The earlier LUN of this name was another one: all of this one is new, its holes as
+            // well.
             Err(VolumeError::NoSuchFile(_)) => {
                 let bytes = now.inode(self.file)?.length_bytes;
                 vec![(Lba(0), bytes.div_ceil(BLOCK_SIZE as u64))]

@@ -37,7 +37,7 @@ impl Server {
         };
         let mut exports = Vec::new();
         for open in self.volumes.all() {
-            // What nobody can connect to at the moment is listed all the same.
+            // Exports without access at the moment are listed as well.
             let shown = luns_of(&self.groups, &open);
             let shows_nothing = shown.is_err();
             let (luns, takes_writes) = shown.unwrap_or((open.luns.readable().unwrap_or_default(), false));
@@ -124,21 +124,21 @@ impl Server {
         api::Target { name: target_name(export), portals: self.iscsi_portals.clone() }
     }
 
-    /// Refuses a disk whose target would have the name of another one's, as names with dots can
-    /// have it: who logs in to one of them would write to the other.
+    /// Refuses a disk whose target name would equal that of another disk, which names with dots
+    /// make possible: an initiator of one would write to the other.
     pub(crate) fn refuse_second_target(&self, export: &str) -> Result<(), ServerError> {
         let name = target_name(export);
         let is_taken = self.exports().iter().any(|known| known.name != export && known.target.name == name);
         if is_taken { Err(ServerError::Taken { what: "iSCSI target", name }) } else { Ok(()) }
     }
 
-    /// The name under which the settings of an export stand.
+    /// The name under which the settings of an export are stored.
     fn settings_of(&self, export: &str) -> String {
         self.devices.disk_of(&present_of(export))
     }
 
-    /// Changes who may use an export, and how: `VOLUME/LUN` or an adopted device. Sessions that are
-    /// there end, as what they were told no longer holds.
+    /// Changes access to an export and its settings: `VOLUME/LUN` or an adopted device. Closes
+    /// existing sessions, as the parameters sent to them no longer hold.
     pub(crate) fn set_access(
         &self,
         name: &str,
@@ -193,15 +193,15 @@ impl Server {
         })
     }
 
-    /// Ends the sessions with a disk, of its present or past, whose settings stand under this name;
-    /// how many there were.
+    /// Closes the sessions with a disk, of its present or past, whose settings are stored under
+    /// this name. Returns their number.
     pub(crate) fn close_disk(&self, disk: &str) -> Result<usize, ServerError> {
         let mut open: Vec<String> = self.exports().into_iter().map(|export| export.name).collect();
         open.retain(|export| self.settings_of(export) == disk);
         self.close_all(&open)
     }
 
-    /// Exports that nobody can log in to for want of a secret.
+    /// Exports that refuse all logins for lack of a secret.
     pub(crate) fn access_problems(&self) -> Vec<api::Problem> {
         if self.iscsi_portals.is_empty() {
             return Vec::new();
@@ -218,7 +218,7 @@ impl Server {
         self.access.without_secret().into_iter().map(problem).collect()
     }
 
-    /// Disks that nobody can log in to, as another one's target has the same name.
+    /// Disks without a usable target, as another disk's target has the same name.
     pub(crate) fn target_problems(&self, exports: &[api::Export]) -> Vec<api::Problem> {
         let mut disks: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
         for export in exports.iter().filter(|export| !export.name.contains('@')) {

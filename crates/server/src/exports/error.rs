@@ -36,14 +36,14 @@ pub enum ExportsError {
         /// The directory.
         directory: PathBuf,
     },
-    /// A mount without a directory, in which somebody works.
+    /// A mount without a directory that is still in use.
     #[error("an unmounted mount of `{name}` on {} is still used by {users}", directory.display())]
     MountLeft {
         /// The volume or the snapshot.
         name: String,
         /// Where it was.
         directory: PathBuf,
-        /// Who works in it.
+        /// The processes that use it.
         users: String,
     },
     /// A live tree has one mount, and only root shows it in a second place.
@@ -65,7 +65,7 @@ pub enum ExportsError {
         /// The cause.
         source: cairn_files::TreeError,
     },
-    /// A disk has not finished what it began for sessions that were to end.
+    /// A disk has not finished requests of sessions that were to be closed.
     #[error("{0}; nothing else was changed")]
     Unfinished(cairn_frontend_nbd::Unfinished),
     /// NBD cannot listen.
@@ -77,7 +77,7 @@ pub enum ExportsError {
     /// NBD cannot start.
     #[error(transparent)]
     NbdStart(cairn_frontend_nbd::StartError),
-    /// A plan for what nobody has written to.
+    /// A plan for an export without writes.
     #[error("too little was written to `{name}` since the server started to plan")]
     NothingWritten {
         /// The volume, export or device.
@@ -117,7 +117,7 @@ impl ExportsError {
         }
     }
 
-    /// What to do next, in one sentence.
+    /// The next step for the user, in one sentence.
     pub(crate) fn next(&self) -> String {
         match self {
             ExportsError::InUse { name, .. } => {

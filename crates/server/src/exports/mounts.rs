@@ -1,25 +1,26 @@
 //! Mounts: files of volumes on directories of this machine, remembered in `DIR/mounts.json` and
 //! made again at every start.
 //!
-//! A server that died leaves mounts behind on which everything fails; the next start takes them
-//! away and mounts anew. An entry stays until somebody unmounts it, by `cairn unmount` or with the
-//! system's own programs. A live tree is mounted once; its second directory shows the same mount.
+//! A server that died leaves mounts on which every access fails; the next start removes them and
+//! mounts again. An entry stays until a user unmounts it, by `cairn unmount` or with the system's
+//! own programs. A live tree is mounted once; its second directory shows the same mount.
 //!
-//! A mirror's mount shows what the mirror shows: its newest image, or what all mirrors of its group
-//! have.
+//! A mirror's mount shows what the mirror shows: its newest image, or the one that all mirrors of
+//! its group have.
 //!
-//! A mirror that was failed over takes writes, and so do its mounts a moment later: each is taken
-//! away from its directory and made again, on the live tree. Who had a file or a directory open
-//! goes on reading the image that he was in; who comes by the path is in the live tree. Of a group,
-//! they do when all of it was failed over.
+//! A mirror that was failed over takes writes, and so do its mounts a moment later: each is
+//! unmounted from its directory and mounted again, on the live tree. Open files and directories
+//! still read the old image; new path lookups reach the live tree. In a group this happens when all
+//! of it was failed over.
 //!
-//! A mount whose directory went (unmounted lazily, here or by another program) is forgotten, and
-//! listed as left until nobody works in it. As long as one of a live tree is left, that tree is not
-//! mounted anew: two mounts would have a cache each. Its programs can be cut off
-//! ([`Mounts::remove`]), which is never done unasked: what they have not written yet is lost.
+//! A mount that has lost its directory (unmounted lazily, here or by another program) is forgotten,
+//! and listed as left until no process uses it. As long as one of a live tree is left, that tree is
+//! not mounted again: two mounts would have a cache each. Its programs can be cut off
+//! ([`Mounts::remove`]), but only on request: data that they have not written yet is lost.
 //!
-//! Lock order: `entries`, then `left`, then `still`, then what groups and volumes have. It is not
-//! held while a mount is asked for data: the answer may need a new mount's threads, never this.
+//! Lock order: `entries`, then `left`, then `still`, then the locks of groups and volumes. It is
+//! not held while data is requested from a mount: the answer may need a new mount's threads, never
+//! this.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,23 +45,24 @@ use crate::volumes::Volumes;
 use crate::volumes::error::VolumesError;
 use crate::volumes::open::OpenVolume;
 
-/// How often mounts are compared with what they show: a mirror that moved on, a snapshot that went.
+/// How often mounts are compared with their volumes: a mirror with a newer image, a deleted
+/// snapshot.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How long whoever says that a mirror has moved on waits at most for its mounts: one whose disk
-/// hangs holds up nobody.
+/// Maximum wait for the mounts of a mirror with a newer image, before that is reported: a mount
+/// whose disk hangs delays no other work.
 const FOLLOW_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a mount without its server answers: `ECONNABORTED` and `ECANCELED` to who asked before it
-/// died, `ENOTCONN` afterwards.
+/// Errors of a mount without its server: `ECONNABORTED` and `ECANCELED` for requests from before
+/// its death, `ENOTCONN` afterwards.
 const DEAD: [i32; 3] = [103, 125, 107];
 
-/// What `mounts.json` says.
+/// The content of `mounts.json`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct MountsDocument {
     mounts: Vec<Record>,
 }
 
-/// One mount, as it was asked for.
+/// One mount, as requested.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     volume: String,
@@ -81,7 +83,7 @@ impl Record {
     }
 }
 
-/// What is mounted of a record.
+/// The mount of a record.
 struct Mounted {
     mount: Arc<Mount>,
     open: Arc<OpenVolume>,
@@ -97,7 +99,7 @@ struct KeptMount {
     waits: bool,
 }
 
-/// What a mount of a mirror shows.
+/// The image that a mount of a mirror shows.
 struct Followed {
     groups: Arc<Groups>,
     open: Arc<OpenVolume>,
@@ -138,7 +140,7 @@ impl KeptMount {
     }
 }
 
-/// A mount without a directory, in which somebody works.
+/// A mount without a directory, that is still in use.
 struct Left {
     record: Record,
     read_only: bool,
@@ -146,7 +148,7 @@ struct Left {
 }
 
 impl Left {
-    /// Who works in it, for a message.
+    /// The processes that use it, for a message.
     fn users(&self) -> String {
         let users = self.mount.users();
         match users.is_empty() {
@@ -172,7 +174,7 @@ impl Left {
 pub(crate) struct Mounts {
     own: Weak<Mounts>,
     path: PathBuf,
-    /// What is to be mounted is not known.
+    /// The mounts to restore are unknown.
     unread: Mutex<Option<Unread>>,
     volumes: Arc<Volumes>,
     groups: Arc<Groups>,
@@ -236,9 +238,9 @@ impl Drop for Watch {
     }
 }
 
-/// Cuts off who works in the mounts that are remembered in a data directory, whose server was
-/// killed and can't end: a thread of it waits in the kernel for what a program has written to a
-/// mount, which nobody takes any more, and so keeps the mount, and the directory.
+/// Cuts off the programs in the recorded mounts of a data directory whose killed server can't exit:
+/// a thread of it waits in the kernel for the write of a program to a mount, which no thread serves
+/// any more, and so keeps the mount, and the directory.
 pub(crate) fn cut_off_of_killed(data: &Path) {
     let document = state::load::<MountsDocument>(&data.join("mounts.json"));
     let records = document.ok().flatten().unwrap_or_default().mounts;
@@ -256,8 +258,7 @@ pub(crate) fn cut_off_of_killed(data: &Path) {
 }
 
 impl Mounts {
-    /// Makes the mounts that are remembered again. One that can't be made is told, and stays
-    /// remembered.
+    /// Restores the recorded mounts. A failure is reported, and the mount stays recorded.
     pub(crate) fn open(
         data: &Path,
         volumes: Arc<Volumes>,
@@ -283,7 +284,7 @@ impl Mounts {
         Ok(mounts)
     }
 
-    /// Mounts what the file says that is not mounted yet.
+    /// Mounts the entries of the file that are not mounted yet.
     pub(crate) fn read(&self) {
         let (document, unread) = state::known::<MountsDocument>(&self.path);
         *self.unread.lock() = unread;
@@ -326,8 +327,8 @@ impl Mounts {
         Ok(Watch { mounts: self.clone(), thread: Some(thread) })
     }
 
-    /// Has the mounts of mirrors that have moved on, or take writes now, show that before their
-    /// owner is told of it.
+    /// Updates the mounts of mirrors that have a newer image, or are writable now, before that is
+    /// reported to the owner.
     pub(crate) fn follow(&self, concerned: impl Fn(&str) -> bool) {
         if self.of(|volume, _| concerned(volume)).is_empty() {
             return;
@@ -341,7 +342,7 @@ impl Mounts {
         while looks.over < wanted && !self.looked.wait_until(&mut looks, deadline).timed_out() {}
     }
 
-    /// All mounts, and behind them those that are left.
+    /// All mounts, followed by those that are left.
     pub(crate) fn list(&self) -> Vec<api::Mount> {
         let mut shown: Vec<api::Mount> = self.entries.lock().iter().map(KeptMount::show).collect();
         let mut left = self.left.lock();
@@ -350,7 +351,7 @@ impl Mounts {
         shown
     }
 
-    /// What is wrong with mounts.
+    /// The problems of mounts.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
         let broken = |mount: api::Mount| {
             let api::Mount { name, directory, problem, .. } = mount;
@@ -365,7 +366,7 @@ impl Mounts {
         self.list().into_iter().filter_map(broken).collect()
     }
 
-    /// Mounts what is asked for, and remembers it.
+    /// Creates the requested mount, and records it.
     pub(crate) fn create(&self, request: &api::CreateMount) -> Result<api::Mount, ServerError> {
         state::refuse_unread(self.unread.lock().as_ref())?;
         let given = Path::new(&request.directory);
@@ -384,7 +385,7 @@ impl Mounts {
             && let Ok(open) = self.volumes.get(&record.volume)
             && !open.is_destination()
         {
-            // The first directory takes a consistency point, for which all that asks for mounts
+            // The first directory takes a consistency point, for which all users of the mount table
             // would wait.
             open.refuse_without_room()?;
         }
@@ -392,7 +393,7 @@ impl Mounts {
         if entries.iter().any(|entry| entry.record.directory == record.directory && entry.is_there()) {
             return Err(ServerError::Taken { what: "mount", name: request.directory.clone() });
         }
-        // A dead mount that is in the way can't be read, and is no obstacle.
+        // A dead mount in the way can't be read, and is not an obstacle.
         if std::fs::read_dir(&record.directory).is_ok_and(|mut names| names.next().is_some()) {
             return Err(ServerError::Exports(ExportsError::MountNotEmpty { directory: record.directory }));
         }
@@ -400,7 +401,7 @@ impl Mounts {
         entries.retain(|entry| entry.record.directory != record.directory);
         entries.push(KeptMount { record, state: Ok(mounted), waits: false });
         if let Err(error) = self.save(&entries) {
-            // A start would not make it again: it is as if nobody had asked for it.
+            // A start would not restore it: undo the request.
             self.take_back(entries.pop());
             return Err(error);
         }
@@ -409,7 +410,7 @@ impl Mounts {
         Ok(shown)
     }
 
-    /// Takes away a mount that was just made.
+    /// Removes a mount that was just made.
     fn take_back(&self, entry: Option<KeptMount>) {
         let Some(KeptMount { record, state: Ok(Mounted { mount, read_only, .. }), .. }) = entry else {
             return;
@@ -453,8 +454,7 @@ impl Mounts {
         let gone = entries.remove(index);
         let saved = self.save(&entries);
         if let Err(error) = &saved {
-            // The next start mounts it again: so it is still there, for whoever wants it to be
-            // forgotten.
+            // The next start mounts it again: so the entry stays, for a later attempt to remove it.
             let state = Err(format!("it was unmounted, and that could not be written down: {error}"));
             entries.push(KeptMount { record: gone.record.clone(), state, waits: false });
         }
@@ -462,8 +462,8 @@ impl Mounts {
         if let Ok(Mounted { mount, read_only, .. }) = gone.state {
             let is_shown = shows(&entries, &mount);
             drop(entries);
-            // The tree closes with it, so that what comes next finds nobody there. Others may still
-            // show the same mount.
+            // The tree closes with it, so that later commands find it unused. Other entries may
+            // still show the same mount.
             if !is_shown && (is_lazy || !mount.wait_for_end()) {
                 self.is_left(gone.record, mount, read_only);
             }
@@ -472,9 +472,9 @@ impl Mounts {
         saved
     }
 
-    /// Has what programs have written to a mount, and the kernel still holds, brought into its
-    /// volume before it is taken away: nobody waits for that but who has asked. Refused where it
-    /// would wait for room with all else that is written to the volume.
+    /// Writes data that programs have written to a mount, and the kernel still caches, to the
+    /// volume before the unmount: only the caller waits for that. Refused if it would wait for room
+    /// with all other writes to the volume.
     fn collect(&self, directory: &Path) -> Result<(), ServerError> {
         let live = {
             let entries = self.entries.lock();
@@ -490,7 +490,7 @@ impl Mounts {
         Ok(())
     }
 
-    /// Cuts off the programs in what is left of a directory; false when nothing is.
+    /// Cuts off the programs in the left mounts of a directory; false if there are none.
     fn cut_left(&self, directory: &Path) -> Result<bool, ServerError> {
         let mut left = self.left.lock();
         left.retain(|left| !left.mount.has_ended());
@@ -517,12 +517,12 @@ impl Mounts {
         }
     }
 
-    /// Lets go of what was left and has ended: a tree closes with its mount.
+    /// Drops left mounts that have ended: a tree closes with its mount.
     fn forget_ended(&self) {
         self.left.lock().retain(|left| !left.mount.has_ended());
     }
 
-    /// Why something is refused as long as a mount is left, if one is that is meant.
+    /// The refusal while a matching mount is left, if there is one.
     fn left_of(&self, is_meant: impl Fn(&Left) -> bool) -> Option<ServerError> {
         let mut left = self.left.lock();
         left.retain(|left| !left.mount.has_ended());
@@ -540,7 +540,7 @@ impl Mounts {
         entries.iter().filter(mine).map(|entry| entry.record.directory.clone()).collect()
     }
 
-    /// Refuses what would pull files from under programs.
+    /// Refuses a change that would remove files in use by programs.
     pub(crate) fn refuse_if_mounted(
         &self,
         name: &str,
@@ -573,7 +573,7 @@ impl Mounts {
     }
 
     /// Lets no mount of a volume become writable while it is failed over and then rolled back: its
-    /// programs would write to what is dropped next.
+    /// programs would write to a state that is discarded next.
     pub(crate) fn keep_still(&self, volume: &str) -> Still<'_> {
         // A mount that becomes writable at this moment is finished first, and is seen.
         let _entries = self.entries.lock();
@@ -581,7 +581,7 @@ impl Mounts {
         Still { mounts: self, volume: volume.to_owned() }
     }
 
-    /// Mounts of mirrors that are none any more are made again, on the live trees.
+    /// Mounts of volumes that are no longer mirrors are made again, on the live trees.
     fn make_writable(&self) {
         let mut entries = self.entries.lock();
         for index in 0..entries.len() {
@@ -594,8 +594,9 @@ impl Mounts {
             let open = mounted.open.clone();
             let record = record.clone();
             let directory = record.directory.display().to_string();
-            // Opened before anything is taken away: what can't be opened for writing is read on,
-            // and in a directory without its mount programs would write below it.
+            // Opened before the unmount: if it can't be opened for writing, the old mount stays
+            // readable. In a directory without its mount, programs would write to the file system
+            // below it.
             let tree = match self.live_tree(&open, &entries) {
                 Ok(tree) => tree,
                 Err(error) => {
@@ -659,8 +660,8 @@ impl Mounts {
         }
     }
 
-    /// Takes away the mounts of a volume's live tree, whoever works in them: it becomes a mirror.
-    /// How many there were.
+    /// Removes the mounts of a volume's live tree, even if they are in use: the volume becomes a
+    /// mirror. Returns their number.
     pub(crate) fn close_live(&self, volume: &str) -> usize {
         self.close(|entry| entry.record.volume == volume && entry.is_live())
     }
@@ -690,7 +691,7 @@ impl Mounts {
                 })
             };
             let Some((directory, mount)) = next else { break };
-            // What programs have written is brought first, which takes as long as its volume does.
+            // Cached writes of programs are written first, which takes as long as the volume does.
             if let Err(error) = fuse::unmount(&directory, true) {
                 tracing::error!(directory = %directory.display(), %error, "a mount stays, and can't write any more");
             }
@@ -701,7 +702,7 @@ impl Mounts {
         gone.len()
     }
 
-    /// Forgets entries whose directories are without them now.
+    /// Forgets entries that their directories no longer have.
     fn let_go(&self, entries: &mut Vec<KeptMount>, is_gone: impl Fn(&KeptMount) -> bool) {
         let (gone, stays): (Vec<KeptMount>, Vec<KeptMount>) =
             std::mem::take(entries).into_iter().partition(is_gone);
@@ -721,8 +722,7 @@ impl Mounts {
         }
     }
 
-    /// Takes all mounts away; they stay remembered. What programs have written and the kernel still
-    /// holds is written first.
+    /// Removes all mounts; they stay recorded. Data that the kernel still caches is written first.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);
         let entries = std::mem::take(&mut *self.entries.lock());
@@ -775,8 +775,8 @@ impl Mounts {
         let same = entries.iter().find(|entry| entry.record.volume == record.volume && entry.is_live());
         let mount = match (same, read_only) {
             (Some(KeptMount { state: Ok(other), record: there, .. }), false) => {
-                // From a directory where it is now: what it was mounted on first may be an empty
-                // directory again.
+                // From a directory that has it now: the first mount point may be an empty directory
+                // again.
                 let places = places_of(other)?;
                 let from = places.first().ok_or_else(|| ServerError::Busy {
                     name: record.volume.clone(),
@@ -816,7 +816,7 @@ impl Mounts {
     }
 
     /// The live tree for a mount. Another mount of the same tree would have a cache of its own, and
-    /// neither would see what the other writes.
+    /// neither would see the other's writes.
     fn live_tree(&self, open: &OpenVolume, entries: &[KeptMount]) -> Result<Arc<Tree>, ServerError> {
         let is_live = |entry: &KeptMount| entry.record.volume == open.name && entry.is_live();
         let is_let_go = || open.has_no_live_tree(|| self.forget_ended());
@@ -833,7 +833,7 @@ impl Mounts {
         open.live_tree()
     }
 
-    /// One look: mirrors that moved on, snapshots that went, mounts that somebody took away.
+    /// One check: mirrors with newer images, deleted snapshots, mounts that other programs removed.
     fn look(&self) {
         self.forget_ended();
         let mounts: Vec<Arc<Mount>> = {
@@ -844,8 +844,8 @@ impl Mounts {
             let mounted = entries.iter().filter_map(|entry| entry.state.as_ref().ok());
             mounted.map(|mounted| mounted.mount.clone()).collect()
         };
-        // Held no longer than that: who makes a mount waits, with all others kept out, until nobody
-        // has the one before it.
+        // Held no longer than that: the creator of a mount waits, excluding all others, until the
+        // previous one is released.
         mounts.into_iter().for_each(|mount| mount.refresh());
         if !self.ending.load(Ordering::Acquire) {
             self.forget_unmounted();
@@ -854,13 +854,13 @@ impl Mounts {
         }
     }
 
-    /// Forgets what was unmounted by other programs, whoever still works in it; and takes away what
-    /// answers no more.
+    /// Forgets mounts that other programs have unmounted, even if in use, and removes those that no
+    /// longer answer.
     fn forget_unmounted(&self) {
         let mut entries = self.entries.lock();
         let has_ended =
             |entry: &KeptMount| entry.state.as_ref().is_ok_and(|mounted| mounted.mount.has_ended());
-        // Asked before where each one is: one that is unmounted is nowhere first, and ends then.
+        // Checked before their places: an unmounted one first loses its place, and then ends.
         let ended: Vec<PathBuf> = entries
             .iter()
             .filter(|entry| has_ended(entry))
@@ -894,8 +894,8 @@ impl Mounts {
     }
 }
 
-/// Whether what could not be mounted may come by itself: devices that are attached late, an image
-/// of a mirror.
+/// Whether a failed mount may succeed later by itself: devices that are attached late, an image of
+/// a mirror.
 fn may_come(error: &ServerError) -> bool {
     matches!(
         error,
@@ -934,13 +934,13 @@ fn refuse_if_elsewhere(entries: &[KeptMount], index: usize) -> Result<(), Server
     }
 }
 
-/// Takes away what a server that died has left on a directory: everything there fails with
-/// `ENOTCONN`, also looking at it.
+/// Removes the mount that a dead server has left on a directory: every access there fails with
+/// `ENOTCONN`, even `stat`.
 fn clear_dead(record: &Record) {
     let (name, directory) = (record.name(), &record.directory);
-    // Several can lie one over the other. One that answers is of another server, and stays.
+    // Several can be stacked. One that answers belongs to another server, and stays.
     for _ in fuse::mounted().iter().filter(|(path, source)| path == directory && *source == name) {
-        // Attributes the kernel may still know; opening the directory asks the server.
+        // The kernel may have cached attributes; opening the directory reaches the server.
         let answer = std::fs::read_dir(directory).err().and_then(|error| error.raw_os_error());
         if !answer.is_some_and(|number| DEAD.contains(&number)) {
             return;

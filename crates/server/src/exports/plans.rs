@@ -1,9 +1,9 @@
-//! What is known of the writes of every export that is in use, for `cairn plan VOLUME`: a curve for
-//! each export and one for each volume, which has those of all its LUNs.
+//! Statistics on the writes of all exports in use, for `cairn plan VOLUME`: a curve for each export
+//! and one for each volume, over all its LUNs.
 //!
-//! A curve is fed by the taps of the sessions, whatever protocol they speak, and is in memory only:
-//! it begins with the first session after a start of the server. What programs write to mounted
-//! files does not come through an export and is not in it. What a curve costs stands in [`Curve`].
+//! A curve is fed by the taps of the sessions, of any protocol, and is in memory only: it begins
+//! with the first session after a start of the server. Writes of programs to mounted files do not
+//! go through an export and are not in it. [`Curve`] documents its cost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Plans {
     /// Makes a tap feed the curves of an export that is opened for writing.
     pub(crate) fn watch(&self, export: &str, mut tap: Tap) -> Tap {
         let mut curves = self.curves.lock();
-        // What was deleted, or is not used any more, goes after a day without a write.
+        // A deleted or unused export is dropped after a day without a write.
         curves.retain(|_, curve| Arc::strong_count(curve) > 1 || !curve.is_idle());
         let volume = ExportName::parse(export).map(|name| name.volume);
         for subject in [Some(export), volume].into_iter().flatten() {
@@ -47,7 +47,7 @@ impl Plans {
         tap
     }
 
-    /// Forgets what is known of subjects that are gone: others can get their names.
+    /// Removes the curves of deleted subjects: others can get their names.
     pub(crate) fn forget(&self, is_gone: impl Fn(&str) -> bool) {
         self.curves.lock().retain(|subject, _| !is_gone(subject));
     }

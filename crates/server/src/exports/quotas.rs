@@ -1,4 +1,4 @@
-//! Quotas of files: directories that, with all below, take no more than they may.
+//! Quotas of files: limits on the space of directories, including all files below.
 
 use cairn_api as api;
 use cairn_files::{Quota, Tree, TreeError, from_percent, path_bytes, path_text};

@@ -1,9 +1,8 @@
-//! Recordings of exports: what clients ask of a device, in a file, while they use it.
+//! Recordings of exports: the requests of clients to a device, saved to a file while they use it.
 //!
 //! Each device that is opened for a session gets a tap, and all sessions of an export share its
-//! feed, whatever protocol they speak; a recording begins and ends while they are open. It ends
-//! with the server; after a kill the file has all frames that were written, and says that it was
-//! cut off.
+//! feed, of any protocol; a recording begins and ends while they are open. It ends with the server;
+//! after a kill the file has all frames that were written, and says that it was cut off.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,10 +25,10 @@ use crate::state;
 
 mod commands;
 
-/// Bytes of a trace at most when nobody said.
+/// The largest size of a trace in bytes, by default.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// What is recorded of an export, if anything.
+/// The recording of an export, if any.
 #[derive(Clone, Default)]
 struct Recorded {
     feed: Arc<Feed>,
@@ -38,13 +37,13 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// It has sessions, a recording to tell of, or somebody who is at it.
+    /// Whether it has sessions, a recording to report, or a caller that works on it.
     fn is_wanted(&self) -> bool {
         Arc::strong_count(&self.feed) > 1 || self.kept.try_lock().is_none_or(|kept| kept.is_some())
     }
 }
 
-/// The file of the recording that is under way, or was the last one.
+/// The file of the current recording, or of the last one.
 struct Kept {
     path: PathBuf,
     file: File,
@@ -55,8 +54,8 @@ struct Kept {
 /// The recordings of a server.
 pub(crate) struct Recordings {
     clock: Arc<dyn Clock>,
-    /// By export. Sessions of all exports take it when they begin: never held while a feed or a
-    /// file is asked for anything.
+    /// By export. Sessions of all exports take it when they begin: never held during calls of a
+    /// feed or a file.
     entries: Mutex<BTreeMap<String, Recorded>>,
 }
 
@@ -68,8 +67,8 @@ impl Recordings {
     /// Puts a tap on the device of an export that is opened.
     pub(crate) fn tap(&self, export: &str, device: Arc<dyn Device>) -> Tap {
         let mut entries = self.entries.lock();
-        // Views come and go: a feed goes with the last session, unless there is a recording to tell
-        // of.
+        // Views are temporary: a feed is dropped with the last session, unless there is a recording
+        // to report.
         entries.retain(|_, entry| entry.is_wanted());
         let feed = entries.entry(export.to_owned()).or_default().feed.clone();
         Tap::new(device, feed)
@@ -114,7 +113,8 @@ impl Recordings {
         }
     }
 
-    /// Ends a recording, and makes its file durable. One that is over already is told of once more.
+    /// Stops a recording, and makes its file durable. A recording that has already stopped is
+    /// reported again.
     fn stop(&self, export: &str) -> Result<api::Recording, ServerError> {
         let none = || ServerError::NotFound {
             what: "recording",

@@ -44,7 +44,7 @@ impl Server {
         !self.sessions_of(concerned).is_empty()
     }
 
-    /// Refuses what would pull a disk from under its clients.
+    /// Refuses a change that would remove a disk in use by clients.
     pub(crate) fn refuse_if_in_use(
         &self,
         name: &str,
@@ -71,8 +71,8 @@ impl Server {
         self.close_all(&names)
     }
 
-    /// The same where what the sessions used takes no more writes from them in any case: LUNs of a
-    /// volume that was closed, went back, or has become a destination.
+    /// The same for LUNs that accept no more writes in any case: those of a volume that was closed,
+    /// reverted, or has become a destination.
     pub(crate) fn end_sessions(&self, concerned: impl Fn(&ExportName<'_>) -> bool) -> usize {
         self.close_sessions(concerned).unwrap_or_else(|unfinished| {
             tracing::warn!(%unfinished, "sessions that are ended still wait for their disk");

@@ -8,7 +8,7 @@ pub(crate) const OWN_PORT: u8 = 1;
 
 pub(crate) const DEVICE_PORT: u8 = 2;
 
-/// What every target's name begins with.
+/// The prefix of every target's name.
 pub(crate) const PREFIX: &str = "iqn.2026-11.io.cairn:";
 
 /// The target of an export.
@@ -21,7 +21,7 @@ pub(crate) fn target_name(export: &str) -> String {
     }
 }
 
-/// The export whose settings hold for `export`: those of its present.
+/// The export whose settings apply to `export`: that of its present.
 pub(crate) fn present_of(export: &str) -> String {
     match (ExportName::parse(export), export.split_once('@')) {
         (Some(name), _) => format!("{}/{}", name.volume, name.lun),

@@ -1,15 +1,15 @@
-//! What iSCSI initiators can log in to: the export `VOLUME/LUN` is LUN 0 of
+//! The targets of iSCSI initiators: the export `VOLUME/LUN` is LUN 0 of
 //! `iqn.2026-11.io.cairn:VOLUME.LUN`, and `VOLUME@SNAPSHOT/LUN` of
 //! `iqn.2026-11.io.cairn:VOLUME.SNAPSHOT.LUN`, as `VOLUME@VIEW/LUN` is; an adopted device is
 //! `iqn.2026-11.io.cairn:DEVICE`, and `DEVICE@VIEW` is `DEVICE.VIEW`. A LUN that was adopted is two
 //! targets, and one unit behind them: the same disk by two ports.
 //!
-//! Names may have dots themselves. What a target name stands for is found by trying: LUNs of the
-//! present and devices come first, then LUNs of snapshots, then views, and the shorter name of a
-//! volume or a device before the longer. What it finds is then the same for as long as these are.
-//! Where two disks of the present have the same, it leads to neither: nobody makes such a one here,
-//! but a restore, a mirror or a rollback may bring it, and who logs in again would write to another
-//! disk.
+//! Names may have dots themselves. A target name is resolved by trying: LUNs of the present and
+//! devices come first, then LUNs of snapshots, then views, and the shorter name of a volume or a
+//! device before the longer. The result stays the same while these exist. If two disks of the
+//! present have the same target name, it leads to neither: the server refuses to create such a
+//! disk, but a restore, a mirror or a rollback may bring one, and an initiator that logs in again
+//! would write to another disk.
 
 use cairn_api::WriteCache;
 use cairn_device::DeviceError;
@@ -44,7 +44,7 @@ impl TargetTable {
         &self.exports.volumes
     }
 
-    /// The export that a target name stands for; none where that is not one.
+    /// The export of a target name; none if the name is not a target.
     fn find(&self, target: &str) -> Option<String> {
         let name = target.strip_prefix(PREFIX)?;
         match &self.find_present(name)[..] {
@@ -95,7 +95,7 @@ impl TargetTable {
     }
 
     /// The id of a unit: of this server, this volume, this LUN (one that was deleted and made again
-    /// is another) and this snapshot; or of this device, what it was adopted from, and this view.
+    /// is another) and this snapshot; or of this device, its origin, and this view.
     fn id(&self, export: &str) -> Result<u64, DeviceError> {
         let digest = Sha256::new().chain_update(&self.fingerprint);
         let digest = match ExportName::parse(export) {

@@ -14,7 +14,7 @@ pub enum GroupsError {
         /// Its name.
         group: String,
     },
-    /// The mirrors of a group show one instant, and have none in common.
+    /// The mirrors of a group must show one instant, and have none in common.
     #[error(
         "`{volume}` shows nothing: the mirrors of group `{group}` show one instant, and have no snapshot of the group in common"
     )]
@@ -32,12 +32,12 @@ pub enum GroupsError {
         /// The group.
         group: String,
     },
-    /// Two groups would decide what a volume shows.
+    /// Two groups would determine the visible image of a volume.
     #[error("a volume of group `{group}` shows one instant with those of group `{other}` already")]
     GroupsShare {
-        /// The one that was asked for.
+        /// The requested group.
         group: String,
-        /// The one that is there.
+        /// The existing group.
         other: String,
     },
     /// A failover of a group was cut off.
@@ -66,7 +66,7 @@ impl GroupsError {
         }
     }
 
-    /// What to do next, in one sentence.
+    /// The next step for the user, in one sentence.
     pub(crate) fn next(&self) -> String {
         match self {
             GroupsError::GroupApart { group } => format!(

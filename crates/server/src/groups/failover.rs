@@ -1,11 +1,11 @@
-//! The failover of a group: all of its mirrors take writes, at one instant. And the end of a
-//! planned change of its roles ([`super::reverse`]), which is the same with nothing to give up.
+//! The failover of a group: all of its mirrors become writable, at one instant. Also the end of a
+//! planned change of its roles ([`super::reverse`]), which is the same without a loss.
 //!
-//! What is to be done is written down first (`groups.json`), and each volume's part once it is
-//! done: cut anywhere, the same command goes on, and never goes over a volume twice. Until the last
-//! one is done, all of them show the instant that they are brought to, and nobody writes to any
-//! ([`super::together`]): what was written to one of them would be lost when that is rolled back,
-//! or would be beside others that are still of another instant.
+//! The plan is saved first (`groups.json`), and each volume's part when it is done. After an
+//! interruption at any point, the same command resumes, and never repeats a volume. Until the last
+//! one is done, all of them show the target instant, and none accepts writes ([`super::together`]):
+//! a write to one of them would be lost in its rollback, or would be inconsistent with others that
+//! are still at another instant.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +18,7 @@ use crate::exports::mounts::Still;
 use crate::groups::error::GroupsError;
 use crate::mirrors::error::MirrorsError;
 
-/// How often an instant is chosen again when an update has taken it away before it was written
-/// down.
+/// Attempts at choosing an instant, if an update has deleted it before it was saved.
 const ATTEMPTS: usize = 3;
 
 /// A failover that runs; it is over when this goes.
@@ -49,8 +48,8 @@ impl Groups {
         Ok(Turn { groups: self, name })
     }
 
-    /// What came of a failover that ran. That it does not any more is in memory alone: no full disk
-    /// keeps it from being known.
+    /// Records the outcome of a failover that ran. That it no longer runs is kept only in memory,
+    /// so a full disk cannot prevent it.
     pub(super) fn ended<T>(&self, name: &str, outcome: Result<T, ServerError>) -> Result<T, ServerError> {
         let mut groups = self.groups.lock();
         let ended = groups.iter_mut().find(|group| group.name == name);
@@ -60,9 +59,9 @@ impl Groups {
         outcome
     }
 
-    /// The failover of a group, as far as it still holds: once a volume that was brought to the
-    /// common instant follows again, the roles have changed since, and the next failover is another
-    /// one, to a newer instant.
+    /// The failover of a group, while it is still valid: once a volume that was taken to the common
+    /// instant follows again, the roles have changed since, and the next failover is another one,
+    /// to a newer instant.
     pub(super) fn failover_of(&self, group: &Group) -> Option<Failover> {
         let follows = |volume: &String| self.volumes.get(volume).is_ok_and(|open| open.is_destination());
         let over = |failover: &Failover| match (failover.running, failover.done.is_empty()) {
@@ -73,7 +72,7 @@ impl Groups {
         group.failover.clone().filter(|failover| !over(failover))
     }
 
-    /// The group of a volume whose failover is not over, and what all of it is brought to.
+    /// The group of a volume whose failover is not complete, and its target snapshot.
     pub(super) fn unfinished<'a>(&self, groups: &'a [Group], volume: &str) -> Option<(&'a Group, String)> {
         let mine = |group: &&Group| group.volumes.iter().any(|member| member == volume);
         groups.iter().filter(mine).find_map(|group| {
@@ -83,8 +82,8 @@ impl Groups {
         })
     }
 
-    /// Refuses what would have a volume show something else than the others of its group, of which
-    /// a failover is not over.
+    /// Refuses a change that would make a volume show another instant than the rest of its group,
+    /// whose failover is not complete.
     pub(crate) fn refuse_if_unfinished(&self, volume: &str) -> Result<(), ServerError> {
         let groups = self.groups.lock();
         match self.unfinished(&groups, volume) {
@@ -106,8 +105,8 @@ impl Groups {
         }
     }
 
-    /// Forgets failovers that are over. One that stays written down would take volumes that take
-    /// writes later, alone or after a reverse, for a part of it.
+    /// Forgets completed failovers. A recorded one would later count volumes as its part that
+    /// become writable alone or after a reverse.
     pub(super) fn forget_over(&self, groups: &mut Vec<Group>) {
         let is_over = |group: &Group| group.failover.is_some() && self.failover_of(group).is_none();
         if !groups.iter().any(is_over) {
@@ -125,7 +124,7 @@ impl Groups {
         }
     }
 
-    /// Refuses what must wait until a group has been failed over as a whole.
+    /// Refuses an operation that must wait until a group has been failed over as a whole.
     pub(super) fn refuse_unfinished(&self, group: &Group) -> Result<(), ServerError> {
         match self.failover_of(group) {
             Some(failover) if group.volumes.iter().any(|volume| !failover.done.contains(volume)) => {
@@ -152,15 +151,15 @@ impl Server {
         self.groups.ended(name, outcome)
     }
 
-    /// What a failover would do, and that nothing stops it.
+    /// Plans a failover, and checks that no obstacle prevents it.
     fn plan_failover(&self, name: &str) -> Result<Plan, ServerError> {
         let group = self.groups.get(name)?;
         let begun = self.groups.failover_of(&group);
         if begun.as_ref().is_some_and(|failover| failover.done.len() >= group.volumes.len()) {
             return Err(ServerError::Groups(GroupsError::GroupFailedOver { group: name.to_owned() }));
         }
-        // Of one that is not open nothing is known: that is what to mend, and not that the others
-        // have nothing in common with it.
+        // The state of a closed volume is unknown: that is the problem to report, not the lack of a
+        // common snapshot.
         group.volumes.iter().try_for_each(|volume| self.volumes.get(volume).map(drop))?;
         let shown = self.show_one(&group);
         let snapshot = match &begun {
@@ -179,12 +178,12 @@ impl Server {
             if begun.is_none() && !open.is_destination() {
                 return Err(ServerError::Mirrors(MirrorsError::NotAMirror { volume: volume.clone() }));
             }
-            // What would stop it in the middle is said before anything is done.
+            // Obstacles in the middle are reported before any change.
             if begun.as_ref().is_none_or(|begun| !begun.reverse && !begun.done.contains(volume)) {
                 self.devices.refuse_adopted(volume, None)?;
                 self.mounts.refuse_if_live(volume)?;
             }
-            // What the image has beyond the common instant, and what it lacks.
+            // The changes of the image since the common instant, and its loss.
             let beyond = open.volume.changed_since_snapshot(found.id).map_err(ServerError::volume(volume))?;
             let loss = if open.is_destination() { Some(self.failover(volume, true)?) } else { None };
             lost.push(api::GroupLoss {
@@ -199,7 +198,7 @@ impl Server {
         Ok(Plan { group, begun, answer })
     }
 
-    /// Writes down what is to be done, once nothing can take away what all are brought to.
+    /// Saves the plan, after the target snapshot is protected from deletion.
     fn begin_failover(&self, name: &str) -> Result<Plan, ServerError> {
         for _ in 0..ATTEMPTS {
             let plan = self.plan_failover(name)?;
@@ -247,7 +246,7 @@ impl Server {
         done: &BTreeSet<String>,
         reverse: bool,
     ) -> Result<(), ServerError> {
-        // Mounts take writes once all of it is over, not in between.
+        // Mounts become writable when all of it is complete, not in between.
         let still: Vec<Still<'_>> =
             group.volumes.iter().map(|volume| self.mounts.keep_still(volume)).collect();
         for volume in group.volumes.iter().filter(|volume| !done.contains(*volume)) {
@@ -265,7 +264,7 @@ impl Server {
                 }
             })?;
         }
-        // Who has come in between was shown the instant without being let write: he comes again.
+        // A client that connected in between got a read-only view of the instant: it reconnects.
         let closed = self.end_sessions(|export| {
             export.snapshot.is_none() && group.volumes.iter().any(|volume| volume == export.volume)
         });

@@ -1,5 +1,5 @@
 //! The planned change of the roles of a group: all of its sources stop at one instant, their
-//! mirrors bring what was written last, and take writes, all of them or none.
+//! mirrors receive the last writes, and become writable, all of them or none.
 //!
 //! | step | what a crash of either side after it leaves |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | it is written down here that they take over (`groups.json`) | the same: it holds from the first one that did |
 //! | one by one they become writable | they show that instant, and nobody writes to any before all are ([`super::together`]); the same command ends it, without the other side |
 //!
-//! From the third last on this is a failover of the group ([`super::failover`]) to a snapshot
-//! beyond which none of the volumes has anything.
+//! From the third last step on this is a failover of the group ([`super::failover`]) to a snapshot
+//! after which no volume has changes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,13 +45,13 @@ impl Server {
         group.volumes.iter().map(|volume| self.allow_reverse(volume, request)).collect()
     }
 
-    /// Refuses what keeps the mirrors of a group from asking for the roles of their sources.
+    /// Checks that the mirrors of a group can request the roles of their sources.
     pub(crate) fn check_reverse_group(&self, name: &str) -> Result<(), ServerError> {
         self.begun_reverse(&self.groups.get(name)?).map(drop)
     }
 
-    /// Begins to change the roles of all volumes of a group, or goes on with that. Done before, it
-    /// says so.
+    /// Begins or resumes the change of the roles of all volumes of a group. Reports if it was
+    /// already done.
     pub(crate) fn reverse_group(self: &Arc<Self>, name: &str) -> Result<api::Job, ServerError> {
         let group = self.groups.get(name)?;
         self.begun_reverse(&group)?;
@@ -64,7 +64,7 @@ impl Server {
         })
     }
 
-    /// The change that was begun, or done; none when one can begin.
+    /// The change that was begun, or done; none if a new one can begin.
     fn begun_reverse(&self, group: &Group) -> Result<Option<Failover>, ServerError> {
         match self.groups.failover_of(group) {
             None => self.mirrors.refuse_apart(&group.volumes).map(|()| None),
@@ -78,7 +78,7 @@ impl Server {
 
     fn change_roles(&self, name: &str, progress: &Progress) -> Result<api::GroupReverse, ServerError> {
         let group = self.groups.get(name)?;
-        // What is begun needs nothing of the other side.
+        // A change that was begun does not need the other side.
         let failover = match self.begun_reverse(&group)? {
             Some(begun) => {
                 if begun.done.len() < group.volumes.len() {
@@ -107,8 +107,8 @@ impl Server {
         })
     }
 
-    /// Writes down that all mirrors of a group, which have all there is, take over: from here on
-    /// nothing else becomes of them.
+    /// Records that all mirrors of a group, which have all data, take over: from here on this is
+    /// their only outcome.
     fn note_reverse(&self, group: &Group) -> Result<Failover, ServerError> {
         let apart = || ServerError::Groups(GroupsError::GroupApart { group: group.name.clone() });
         let snapshot = self.groups.common(group).ok_or_else(apart)?;
@@ -126,8 +126,8 @@ impl Server {
     /// Has one of them take writes.
     pub(super) fn take_role(&self, volume: &str, snapshot: &str) -> Result<(), ServerError> {
         self.mirrors.take_over(volume)?;
-        // Cut off before, it may have got a later image of another side that took its role back:
-        // the others have not.
+        // After an interruption it may have received a later image from a source that took its role
+        // back: the others have not.
         if !shows(&*self.volumes.get(volume)?, snapshot) {
             self.rollback(volume, snapshot)?;
         }

@@ -1,23 +1,25 @@
-//! One image time for the mirrors of a group: who asks for the present of any of them sees the
-//! snapshot of the group that all of them have.
+//! One image time for the mirrors of a group: the present of each is the newest snapshot of the
+//! group that all of them have.
 //!
-//! What a group shows is one word in `groups.json`, so that all of its volumes move on at one
-//! moment. Mirrors bring images as they like; when all of them have a newer snapshot of the group,
-//! the word is written, and whoever comes from then on sees that. What is open stays what it is.
+//! The visible snapshot of a group is one entry in `groups.json`, so that all of its volumes
+//! advance at one moment. Mirrors receive images independently; when all of them have a newer
+//! snapshot of the group, the entry is saved, and new sessions see that snapshot. Open sessions
+//! keep their image.
 //!
 //! # Invariants
-//! - No two members show different snapshots, whatever is cut off: the word is the old one or the
-//!   new one. Where a member lacks what it says, the newest snapshot that all of them have is
-//!   shown; without one nothing is, and `status` says why.
-//! - A mirror keeps what is shown until the group has moved on. An image that lacks it is refused,
-//!   unless it brings a newer snapshot of the group: refused for good, two mirrors that both lack
-//!   it at their source would wait for each other. What was shown is held in memory then, until the
-//!   others have something newer as well; a restart before that finds nothing in common.
-//! - While a failover of the group is not over, all of its volumes show the snapshot that they are
-//!   brought to, read-only, whether they take writes already or not.
+//! - No two members show different snapshots after any interruption: the entry is the old one or
+//!   the new one. If a member lacks the snapshot of the entry, the newest one that all of them have
+//!   is shown; if there is none, none is shown, and `status` gives the reason.
+//! - A mirror keeps the visible snapshot until the group has advanced. An image that lacks it is
+//!   refused, unless it brings a newer snapshot of the group: if it were always refused, two
+//!   mirrors whose sources both lack the visible snapshot would wait for each other. The visible
+//!   snapshot is then held in memory, until the others have a newer one as well; after a restart
+//!   before that, they have none in common.
+//! - While a failover of the group is not complete, all of its volumes show the target snapshot,
+//!   read-only, even those that are already writable.
 //!
-//! A group is shown together while every volume of it that there is follows a source. One that
-//! takes writes has a present of its own, and then so has each of the others.
+//! A group is shown together while each of its existing volumes follows a source. A writable volume
+//! has a present of its own, and then so has each of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,12 +40,12 @@ use crate::volumes::snapshots::find_snapshot;
 /// Clients that open volumes of a group one after the other, no further apart than this, see the
 /// same instant of all of them.
 const SAME_FOR: Duration = Duration::from_secs(3);
-/// And for so long at most, when there is always another one.
+/// The limit of that time, if clients keep opening volumes.
 const SAME_MOST: Duration = Duration::from_secs(30);
 
-/// What a volume shows to who asks for its present.
+/// The visible state of a volume's present.
 pub(crate) enum Showing {
-    /// What is written to it.
+    /// The live content.
     Live,
     /// The newest image of a mirror.
     Newest,
@@ -51,22 +53,22 @@ pub(crate) enum Showing {
     Image(Image),
 }
 
-/// What is in memory alone.
+/// The state that is only in memory.
 #[derive(Default)]
 pub(super) struct Memory {
-    /// By volume: the snapshots of groups that the image has which may be committed there at any
-    /// moment. What it lacks does not count as there.
+    /// By volume: the snapshots of groups in the image that may be committed there at any moment.
+    /// Snapshots that it lacks do not count as existing.
     arriving: BTreeMap<String, BTreeSet<String>>,
-    /// By volume: what its group shows, of which its source has no snapshot any more.
+    /// By volume: the visible snapshot of its group, which its source no longer has.
     held: BTreeMap<String, (String, Image)>,
-    /// By group: when clients have opened a volume of it, the first and the last of those that
+    /// By group: the times at which clients opened a volume of it: the first and the last that
     /// count as one.
     opened: BTreeMap<String, (Duration, Duration)>,
     /// Groups that are being failed over.
     pub(super) failing: BTreeSet<String>,
 }
 
-/// Looks after what a mirror shows together with others.
+/// Keeps the visible snapshot of a mirror consistent with its group.
 struct Member {
     groups: Arc<Groups>,
     volume: String,
@@ -84,12 +86,12 @@ impl Keeper for Member {
 }
 
 impl Groups {
-    /// What has a say in the images of a mirror.
+    /// The check of new images of a mirror for its group.
     pub(crate) fn keeper(self: &Arc<Self>, volume: &str) -> Arc<dyn Keeper> {
         Arc::new(Member { groups: self.clone(), volume: volume.to_owned() })
     }
 
-    /// What a volume shows to who asks for its present.
+    /// The visible state of a volume's present.
     ///
     /// # Errors
     /// [`GroupsError::GroupShowsNothing`]; the volume's.
@@ -113,8 +115,8 @@ impl Groups {
         shown.map(Showing::Image).ok_or_else(|| nothing(group))
     }
 
-    /// The same for a client that opens it: who opens another volume of the group right after that
-    /// sees the same instant.
+    /// The same for a client that opens it: a client that opens another volume of the group
+    /// directly afterwards sees the same instant.
     pub(crate) fn open_for_client(&self, open: &Arc<OpenVolume>) -> Result<Showing, ServerError> {
         {
             let groups = self.groups.lock();
@@ -131,9 +133,9 @@ impl Groups {
         self.showing(open)
     }
 
-    /// Refuses to show a mirror which others may show one instant with, while it is not known
-    /// which. What takes writes is served: it is somebody's disk. But not where a failover of its
-    /// group is not over: what would be written to it is of another instant than what the others
+    /// Refuses to show a mirror that may belong to a group, while the groups are unknown. A
+    /// writable volume is served, as its clients use it as a disk. It is refused if a failover of
+    /// its group is not complete: its writes would be inconsistent with the instant that the others
     /// show, or would be rolled back.
     fn check_shown(&self, open: &OpenVolume) -> Result<(), ServerError> {
         match open.is_destination() || self.is_withheld(open) {
@@ -142,14 +144,14 @@ impl Groups {
         }
     }
 
-    /// True of a volume that takes writes, and whose group is not on its way to that.
+    /// True for a writable volume whose group is not in a failover.
     pub(crate) fn is_live(&self, open: &OpenVolume) -> bool {
         let groups = self.groups.lock();
         let is_shown = self.unfinished(&groups, &open.name).is_some() || self.check_shown(open).is_err();
         open.volume.status_role() == Role::Normal && !is_shown
     }
 
-    /// The snapshot that a mirror shows; none of a volume that takes writes.
+    /// The snapshot that a mirror shows; none for a writable volume.
     ///
     /// # Errors
     /// As [`Groups::showing`]; [`MirrorsError::NoImage`].
@@ -176,8 +178,8 @@ impl Groups {
     pub(crate) fn refuse_alone(&self, volume: &str) -> Result<(), ServerError> {
         self.check_known_of(volume)?;
         let groups = self.groups.lock();
-        // With nothing in common there is no failover of all of them. What a volume has that is not
-        // open may be in common.
+        // Without a common snapshot there is no failover of all of them. A closed volume may have
+        // one in common.
         let is_closed = |group: &Group| self.members(group).iter().any(Option::is_none);
         let together = self.together(&groups, volume);
         let together = together.filter(|group| self.common(group).is_some() || is_closed(group));
@@ -193,9 +195,8 @@ impl Groups {
         }
     }
 
-    /// The group of a volume that is shown together and whose volumes all follow, or all take
-    /// writes: their roles change together as planned. Or one that is on its way from one to the
-    /// other.
+    /// The group of a volume that is shown together and whose volumes all follow, or are all
+    /// writable: a planned change affects their roles together. Or one that is in such a change.
     pub(crate) fn roles_with(&self, volume: &str) -> Option<String> {
         let groups = self.groups.lock();
         if let Some((group, _)) = self.unfinished(&groups, volume) {
@@ -230,8 +231,8 @@ impl Groups {
             if together {
                 refuse_shared(all, group)?;
             }
-            // Said once more it changes nothing: what they show may be in memory alone, and nothing
-            // newer than it in all of them.
+            // A repeated request changes nothing: the visible snapshot may be only in memory, with
+            // no newer one in all of them.
             if group.together != together {
                 (group.together, group.shown) = (together, None);
             }
@@ -241,15 +242,16 @@ impl Groups {
         Ok(())
     }
 
-    /// Moves on the groups whose mirrors all have something newer; `now`, whoever has just opened
-    /// one of them.
+    /// Advances the groups whose mirrors all have a newer snapshot; with `now`, even if a client
+    /// has just opened one of them.
     pub(crate) fn advance_all(&self, now: bool) {
         let mut groups = self.groups.lock();
         self.forget_over(&mut groups);
         for at in 0..groups.len() {
             self.advance(&mut groups, at, now);
         }
-        // Nobody is shown it any more: its group went apart or is gone, or the volume is.
+        // No client sees it any more: its group is no longer shown together, or the group or the
+        // volume was deleted.
         self.memory.lock().held.retain(|volume, (shown, image)| {
             let shows = |group: &Group| {
                 let mine = group.shown.as_ref() == Some(&*shown) && group.volumes.contains(volume);
@@ -260,7 +262,7 @@ impl Groups {
         });
     }
 
-    /// Volumes that hold what their group shows in memory alone.
+    /// Volumes that hold the visible snapshot of their group only in memory.
     pub(super) fn held_in_memory(&self, group: &Group) -> Vec<String> {
         let memory = self.memory.lock();
         let holds = |volume: &&String| {
@@ -270,7 +272,7 @@ impl Groups {
         group.volumes.iter().filter(holds).cloned().collect()
     }
 
-    /// The group of which a volume is to show what the others show.
+    /// The group with which a volume must show one snapshot.
     fn together<'a>(&self, groups: &'a [Group], volume: &str) -> Option<&'a Group> {
         let mine = |group: &&Group| group.volumes.iter().any(|member| member == volume);
         groups.iter().filter(mine).find(|group| self.is_together(group))
@@ -283,7 +285,7 @@ impl Groups {
         group.together && self.members(group).iter().all(follows)
     }
 
-    /// The volumes of a group that there are; none in the place of one that is out of service.
+    /// The volumes of a group; none in the place of one that is out of service.
     fn members(&self, group: &Group) -> Vec<Option<Arc<OpenVolume>>> {
         let member = |volume: &String| match self.volumes.get(volume) {
             Ok(open) => Some(Some(open)),
@@ -324,8 +326,8 @@ impl Groups {
         self.image_of(open, snapshot).and_then(|image| image.snapshot())
     }
 
-    /// Whether a snapshot of a group was made after another. Their numbers in a volume say that:
-    /// the times in their names are by clocks that may have been put back, and differ.
+    /// Whether a snapshot of a group was made after another. Their numbers in a volume determine
+    /// that: the times in their names are from clocks that may have been set back, and differ.
     fn is_newer(&self, group: &Group, snapshot: &str, than: &str) -> bool {
         let members = self.members(group);
         let numbers = |open: &Arc<OpenVolume>| Some((self.id_of(open, snapshot)?, self.id_of(open, than)?));
@@ -353,7 +355,7 @@ impl Groups {
         if next == group.shown {
             return;
         }
-        // What is lost is not waited for.
+        // Does not wait for a lost snapshot.
         if !now && shown.is_some() && self.is_just_opened(&group.name) {
             return;
         }
@@ -415,7 +417,7 @@ impl Groups {
         let Some(shown) = group.shown.as_ref().filter(|shown| !arriving.contains_key(*shown)) else {
             return Ok(());
         };
-        // What is lost already is not kept by refusing this.
+        // Refusing this would not save a snapshot that is lost already.
         let Ok(open) = self.volumes.get(volume) else { return Ok(()) };
         let Some(image) = self.image_of(&open, shown) else { return Ok(()) };
         let number = image.snapshot();

@@ -13,7 +13,7 @@ fn names(text: &str) -> Vec<String> {
 
 #[test]
 fn snapshots_of_a_group_are_in_the_order_in_which_they_were_made_whatever_their_times_say() {
-    // The names begin with the hour by a clock that was put back after the second one.
+    // The names begin with the hour of a clock that was set back after the second one.
     let made = names("10a 11a 10b 11b");
     assert_eq!(in_order(vec![made.clone(), made.clone()]), made);
     assert_eq!(in_order(vec![names("10a 11b"), made.clone()]), made, "one that misses some");
@@ -23,8 +23,7 @@ fn snapshots_of_a_group_are_in_the_order_in_which_they_were_made_whatever_their_
     assert!(in_order(Vec::new()).is_empty());
 }
 
-/// Who asks for the status of a server with such a group waits for this, and so does each reader of
-/// its metrics.
+/// The status and the metrics of a server with such a group wait for this.
 #[test]
 fn volumes_that_lack_a_snapshot_are_told_at_once_of_as_many_as_there_can_be() {
     let names: Vec<String> = (0..10_000).map(|n| format!("group.bank.2026-11-26T00-00-{n:05}Z")).collect();
@@ -74,7 +73,7 @@ fn failover_that_changed_nothing_is_over_also_where_nothing_can_be_written_down(
     let groups = Groups::open(folder.path(), volumes, clock).unwrap();
     *groups.groups.lock() = vec![group];
     assert!(groups.refuse_if_unfinished("data").is_err(), "it runs");
-    // What is to be written beside the file has no place, as on a full disk.
+    // The new file cannot be written, as on a full disk.
     std::fs::create_dir(folder.path().join("groups.new")).unwrap();
     let failed: Result<(), ServerError> = groups.ended("bank", Err(ServerError::Bug));
     assert!(matches!(failed, Err(ServerError::Bug)));

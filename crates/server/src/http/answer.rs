@@ -19,7 +19,7 @@ use crate::volumes::waits_with_writes;
 /// Longest body of a request, in bytes: the longest sensible one is a list of devices.
 pub(super) const MAX_BODY: usize = 1 << 20;
 
-/// How a client proves who it is.
+/// The challenge for a client's authentication.
 pub(super) const CHALLENGE: &str = "Bearer realm=\"cairn\"";
 
 /// How long a request waits for room in a history before it is answered, and how often that is
@@ -41,7 +41,8 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status = http_status(self.0.error);
         let mut response = (status, Json(self.0)).into_response();
-        // By RFC 9110, 15.5.2, each such answer names how to prove who asks: clients look for it.
+        // By RFC 9110, 15.5.2, each such answer names the authentication scheme: clients rely on
+        // it.
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
         }
@@ -71,7 +72,7 @@ pub(super) fn http_status(kind: ErrorKind) -> StatusCode {
     }
 }
 
-/// A JSON body; what is wrong with it is told like every other error.
+/// A JSON body; a fault in it is reported like every other error.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<T, S> FromRequest<S> for Body<T>
@@ -91,9 +92,9 @@ where
     }
 }
 
-/// What `work` answers; or, where it waits for room in the history of that volume as its writes do,
-/// that it has been begun, and comes when there is some. Most is refused before it is begun; what
-/// finds the last room taken just then is not.
+/// The answer of `work`. If it waits for room in the history of that volume as its writes do,
+/// answers that it has begun and will complete when there is room. Most requests without room are
+/// refused before they begin; one that loses a race for the last room is not.
 pub(crate) async fn unless_it_waits<T: Send + 'static>(
     server: &Server,
     volume: &str,

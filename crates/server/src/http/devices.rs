@@ -195,9 +195,9 @@ async fn set_device_access(
     blocking(server, move |server| server.set_access(&device, &request)).await
 }
 
-/// Refuses what names a file or a disk of the server's machine: whoever has the token may do what
-/// he likes with volumes, and would get, or write over, any file that the server can open, or have
-/// it write one with what he has put into a volume.
+/// Refuses a request that names a file or a disk of the server's machine. The token gives full
+/// access to volumes; with such requests its holder could also read or overwrite any file that the
+/// server can open, or write one with the content of a volume.
 pub(super) async fn refuse_paths(request: Request, next: Next) -> Result<Response, Refusal> {
     if request.method() != Method::POST {
         return Ok(next.run(request).await);
@@ -215,8 +215,8 @@ pub(super) async fn refuse_paths(request: Request, next: Next) -> Result<Respons
     Ok(next.run(Request::from_parts(head, Bytes::from(body))).await)
 }
 
-/// Whether a request names a path. It is read as by who answers it, as one form can be written in
-/// several ways; what is no such request is refused there.
+/// Whether a request names a path. It is parsed as its handler does, as one form can be written in
+/// several ways; the handler refuses other requests.
 fn names_a_path(path: &str, body: &[u8]) -> bool {
     fn asks<T: DeserializeOwned>(body: &[u8], is_so: impl FnOnce(T) -> bool) -> bool {
         serde_json::from_slice(body).is_ok_and(is_so)

@@ -46,8 +46,8 @@ async fn forget_drill(State(server): State<Arc<Server>>, Path(mirror): Path<Stri
     blocking(server, move |server| server.drills.forget(&mirror)).await
 }
 
-/// Refuses what runs commands: whoever has the token may do what he likes with volumes, and not
-/// with the machine.
+/// Refuses a request that runs commands: the token gives full access to volumes, but not to the
+/// machine.
 pub(super) async fn refuse_commands(request: Request, next: Next) -> Result<Response, Refusal> {
     let (method, path) = (request.method(), request.uri().path());
     if method == Method::POST && path.ends_with("/drill") {

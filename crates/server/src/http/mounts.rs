@@ -42,7 +42,7 @@ async fn unmount(State(server): State<Arc<Server>>, Body(request): Body<api::Unm
     blocking(server, move |server| server.mounts.remove(&request)).await
 }
 
-/// Refuses mounts that are asked for over TCP: a directory is one of this machine.
+/// Refuses mounts that are requested over TCP: a directory belongs to this machine.
 pub(super) async fn refuse_from_afar(request: Request, next: Next) -> Result<Response, Refusal> {
     let path = request.uri().path();
     if request.method() == Method::POST && (path == "/v1/mounts" || path == "/v1/unmount") {

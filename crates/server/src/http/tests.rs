@@ -1,8 +1,8 @@
-//! Tests of whom a request concerns.
+//! Tests of the volume that a request concerns.
 
 use super::volume_in;
 
-/// Whose volume waits for room is told that what he asked for does, and nobody else is.
+/// Only a request for the volume that waits for room gets that answer.
 #[test]
 fn what_has_the_name_of_a_volume_is_not_taken_for_it() {
     for path in ["/v1/volumes/db/snapshots", "/v1/mirrors/db", "/v1/devices/db/revert", "/v1/clones/db"] {

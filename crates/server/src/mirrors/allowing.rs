@@ -34,8 +34,7 @@ impl Server {
         Ok(api::ReverseAllowed { volume, mirror: Some(mirror), until_ms: Some(until_ms) })
     }
 
-    /// Refuses what keeps a mirror from taking over. Which mirror is meant; none where a consent is
-    /// to end.
+    /// Checks that a mirror can take over. Returns the named mirror; none if a consent is to end.
     pub(crate) fn check_allow_reverse(
         &self,
         volume: &str,
@@ -51,7 +50,7 @@ impl Server {
         self.mirror_meant(volume, request.mirror.as_deref()).map(Some)
     }
 
-    /// The mirror whose name begins so; without a name the only one that there is.
+    /// The mirror whose name has this prefix; without a name the only existing one.
     fn mirror_meant(&self, volume: &str, wish: Option<&str>) -> Result<(String, Taker), ServerError> {
         let mut mirrors = self.may_take_over(volume)?;
         if let Some(wish) = wish {
@@ -102,7 +101,7 @@ impl Server {
 }
 
 impl Mirrors {
-    /// Refuses a command for a mirror on the side that takes writes, and says which side that is.
+    /// Refuses a command for a mirror on the writable side, and names that side.
     pub(super) fn refuse_taking_writes(&self, relation: &Relation) -> Result<(), ServerError> {
         if !relation.is_failed_over() {
             return Ok(());
@@ -117,7 +116,7 @@ impl Mirrors {
         Err(RoleError::IsSource { volume, there, address }.into())
     }
 
-    /// Says where a consent is missing, and the command that gives it.
+    /// Names the server that lacks a consent, and the command that gives it.
     pub(super) fn name_consent(&self, relation: &Relation, error: ServerError) -> ServerError {
         match error {
             ServerError::Mirrors(MirrorsError::Mirror { source, .. })
@@ -136,7 +135,7 @@ impl Mirrors {
         }
     }
 
-    /// What the other side of a mirror calls this one.
+    /// The name of this mirror on the other side.
     pub(super) fn own_name(&self, relationship: u64) -> String {
         format!("{}-{relationship:016x}", transfer::peer_digits(self.identity.fingerprint))
     }

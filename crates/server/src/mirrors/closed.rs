@@ -1,6 +1,5 @@
-//! Mirrors whose volumes are not open, as a device is missing or damaged: they show nothing and are
-//! brought nothing, and are told all the same, or monitoring would find that all is well with the
-//! others.
+//! Mirrors whose volumes are not open, as a device is missing or damaged: they show no image and
+//! receive none, but are reported, as otherwise monitoring would see only the healthy ones.
 
 use cairn_api::{self as api, MirrorRole, MirrorState};
 
@@ -11,7 +10,7 @@ use crate::peers::identity::Fingerprint;
 use crate::state;
 
 impl Mirrors {
-    /// All of them, by what their documents say.
+    /// All of them, according to their documents.
     pub(super) fn show_closed(&self) -> Vec<api::Mirror> {
         let mut closed = self.volumes.list();
         // One that a command has closed for a moment is known, and shown with the others.

@@ -1,4 +1,4 @@
-//! What the API asks of mirrors.
+//! The API's commands for mirrors.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::peers::wire::LANES_MAX;
 use crate::volumes::NewVolume;
 use crate::{names, state};
 
-/// How long the source of a mirror that was deleted has for an answer: whoever deletes it waits.
+/// Time for the source of a deleted mirror to answer: the delete command waits for it.
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Server {
@@ -93,7 +93,7 @@ impl Server {
                     source: Box::new(source),
                 })
             })?;
-        // Whom it follows is known as soon as the volume is there.
+        // Its source is recorded as soon as the volume exists.
         let follows = |folder: &Path| state::save(&folder.join("mirror.json"), &document);
         let new = NewVolume {
             name,
@@ -128,7 +128,7 @@ impl Server {
         self.mirrors.begin(&relation, None, "mirror update", manner)
     }
 
-    /// Asks the source what an update now would bring.
+    /// Queries the source for the size of an update now.
     pub(crate) fn price_update(&self, name: &str) -> Result<api::UpdatePrice, ServerError> {
         let relation = self.mirrors.get(name)?;
         self.mirrors.refuse_taking_writes(&relation)?;
@@ -145,7 +145,7 @@ impl Server {
         })
     }
 
-    /// Changes what is wanted of a mirror. A change of the schedule counts from now.
+    /// Changes the settings of a mirror. A change of the schedule counts from now.
     pub(crate) fn set_mirror(&self, name: &str, set: &api::SetMirror) -> Result<api::Mirror, ServerError> {
         let relation = self.mirrors.get(name)?;
         self.mirrors.refuse_taking_writes(&relation)?;
@@ -175,7 +175,7 @@ impl Server {
             let now_ms = now_ms(&*self.clock);
             if resumed || changed.when != document.when {
                 let next = changed.when.next_ms(now_ms);
-                // What was missed meanwhile is one update now.
+                // Missed runs become one update now.
                 let missed = relation.live.lock().next_ms.is_some_and(|due| due <= now_ms);
                 let now = resumed && (missed || changed.when.every_ms.is_some());
                 relation.live.lock().failures = 0;
@@ -240,14 +240,14 @@ impl Server {
         let standing = asks.standing(&mut client, None).map_err(failed)?;
         let newest = standing.snapshots.iter().map(|(id, _)| *id).max();
         if standing.role == Role::Destination && newest < Some(open.volume.status().cursor.snapshot) {
-            // What is shown here would seem to be of another past.
+            // The visible image here would seem to be of another past.
             return Err(ServerError::Mirrors(MirrorsError::IsBehind {
                 volume: name.to_owned(),
                 address: document.address,
             }));
         }
-        // With what its owner has set meanwhile. Whom it was failed over from is the one that is to
-        // hear of it.
+        // Keeps the settings that the owner has changed meanwhile. The source from which it failed
+        // over must be notified.
         let document = relation.give_place_to(|before| match before.takes_writes() {
             true => Err(ServerError::Mirrors(MirrorsError::FailedOver { volume: name.to_owned() })),
             false => Ok(there(before)),
@@ -257,7 +257,7 @@ impl Server {
         mirrors.relations.lock().insert(name.to_owned(), repointed.clone());
         tracing::info!(mirror = name, to, volume, "follows another server");
         if repointed.document.lock().paused {
-            // It follows the other one, and its owner says when.
+            // It follows the other side, on its owner's schedule.
             hang_up(&mut stream);
             let mirrors = mirrors.clone();
             return self.jobs.start("mirror repoint", name, move |_| {
@@ -304,7 +304,7 @@ impl Server {
                 relation.destination.failover().map_err(failed)
             })?;
             if let Err(error) = self.mirrors.let_follow(&relation) {
-                // It is tried again while the other side is told.
+                // It is retried while the other side is notified.
                 tracing::warn!(mirror = name, %error, "the other side may not come and follow yet");
             }
             open.skip_numbers();
@@ -327,7 +327,7 @@ impl Server {
         })
     }
 
-    /// Refuses what keeps a mirror from being deleted.
+    /// Checks that a mirror can be deleted.
     pub(crate) fn check_delete_mirror(&self, name: &str) -> Result<(), ServerError> {
         let relation = self.mirrors.get(name)?;
         self.mirrors.refuse_taking_writes(&relation)?;
@@ -349,9 +349,10 @@ impl Server {
         self.drills.forget_volume(name);
         self.plans.forget(|subject| subject.split('/').next() == Some(name));
         self.mirrors.forget_access(name);
-        // The others may have more in common without it, and what was held of it goes.
+        // The others may have more in common without it, and its held snapshots are released.
         self.groups.advance_all(true);
-        // Told before, it might have let go of what a mirror that stays after all goes on from.
+        // If notified earlier, the source might have released the base of a mirror that stays after
+        // all.
         let told = self.mirrors.say_farewell(&relation);
         if let Err(error) = &told {
             tracing::info!(mirror = name, %error, "the source of a mirror that was deleted was not told");
@@ -376,7 +377,7 @@ impl Mirrors {
     }
 }
 
-/// A link as it was, with what is wished.
+/// The earlier link settings, with the requested changes.
 fn link(wish: &api::LinkWish, before: Link) -> Result<Link, ServerError> {
     let limit = match &wish.limit {
         None => before.limit,

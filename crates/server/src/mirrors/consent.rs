@@ -35,12 +35,12 @@ impl Taker {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Consent {
     until_ms: u64,
-    /// Called so since a consent was for the first mirror that took it. Without a mirror it is for
-    /// none.
+    /// Named in the singular since a consent was for the first mirror that took it. Without a
+    /// mirror it is for none.
     #[serde(rename = "taken")]
     mirror: Option<Taker>,
-    /// The end by the clock that is never set, in the run of the program in which it was given: a
-    /// wall clock that is put back makes it no longer.
+    /// The end by the monotonic clock, in the process in which it was given: a wall clock that is
+    /// set back does not extend it.
     #[serde(skip)]
     ends: Option<Duration>,
 }
@@ -76,12 +76,13 @@ fn remove(folder: &Path) -> Result<(), ServerError> {
 }
 
 impl Consents {
-    /// What the folder of a volume says. One that follows has given way: whatever is there was
-    /// used. What can't be read is no consent, and keeps no server from starting.
+    /// Loads the consent in the folder of a volume. A volume that follows has become the
+    /// destination: any consent there was used. An unreadable file is not a consent, and does not
+    /// prevent a start.
     pub(super) fn recall(&self, name: &str, folder: &Path, follows: bool) {
         let found = match follows {
             true => remove(folder).map(|()| None),
-            // One that is damaged is none, and `status` has it.
+            // A damaged one does not count, and `status` reports it.
             false => state::load::<Consent>(&file(folder)),
         };
         match found {
@@ -93,7 +94,7 @@ impl Consents {
         }
     }
 
-    /// Lets one mirror take over for so long; until when, in milliseconds since 1970.
+    /// Lets one mirror take over for the given time. Returns its end, in milliseconds since 1970.
     pub(super) fn give(
         &self,
         name: &str,
@@ -110,7 +111,7 @@ impl Consents {
         Ok(until_ms)
     }
 
-    /// A mirror has used its consent, and what it was used for has to be done once more.
+    /// A mirror has used its consent, and must repeat the change of roles.
     pub(super) fn renew(
         &self,
         name: &str,
@@ -121,10 +122,10 @@ impl Consents {
         self.give(name, folder, (mirror, ALLOWED_MS), clock).map(drop)
     }
 
-    /// No mirror may take over any more: the owner has said so, or it was used.
+    /// No mirror may take over any more: the owner has withdrawn the consent, or it was used.
     pub(super) fn end(&self, name: &str, folder: &Path) -> Result<(), ServerError> {
         let mut given = self.given.lock();
-        // Whatever becomes of the file.
+        // Even if the file cannot be removed.
         given.remove(name);
         remove(folder)
     }

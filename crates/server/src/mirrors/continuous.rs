@@ -1,9 +1,9 @@
-//! Mirrors that follow their source continuously: one session that goes on for as long as both
-//! sides can, step after step.
+//! Mirrors that follow their source continuously: one session that continues as long as both sides
+//! can, step after step.
 //!
-//! A session begins with an update like any other, which provisions, grows and finds out what is
-//! common. Whatever ends it (a cut, a kill, a change of role, an abort), the schedule begins the
-//! next one a moment later, and later each time that one fails.
+//! A session begins with an update like any other, which provisions, grows and finds the common
+//! snapshot. After any end of it (a cut, a kill, a change of role, an abort), the schedule begins
+//! the next one a moment later, with a longer pause after each failure.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const WAIT: Duration = Duration::from_secs(1);
 /// Until the next session, after one that has ended; each failure doubles it.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(15);
-/// How often what a session does is written down, and damage of the other side asked for.
+/// Interval at which the state of a session is saved, and damage of the other side is queried.
 const KEEP_EVERY: Duration = Duration::from_secs(30);
 
 impl Relation {
@@ -79,7 +79,7 @@ impl Relation {
 }
 
 impl Mirrors {
-    /// Begins what is due: an update, or a session.
+    /// Begins the update or the session that is due.
     pub(super) fn begin_due(self: &Arc<Self>, relation: &Arc<Relation>) -> Result<(), ServerError> {
         if !relation.document.lock().when.continuous {
             // Until there is an image there is no disaster that it would survive.
@@ -90,7 +90,7 @@ impl Mirrors {
         relation.refuse_without_source()?;
         let open = self.volumes.get(&relation.name)?;
         relation.claim(&*self.clock)?;
-        // It may have been paused since: who paused it found nothing that runs.
+        // It may have been paused since: the pause command found nothing running.
         if relation.document.lock().paused {
             relation.release();
             return Ok(());
@@ -107,7 +107,7 @@ impl Mirrors {
             mine.follow_again(&outcome, now_ms(&*mirrors.clock));
             drop(claim);
             mirrors.look();
-            // Its end is nobody's failure but the link's, and `status` has it.
+            // Its end is a failure of the link only, and `status` reports it.
             outcome.map(|()| None)
         });
         if started.is_err() {
@@ -153,7 +153,7 @@ impl Mirrors {
         }
     }
 
-    /// Writes down what is known of the source and of past updates.
+    /// Saves the state of the source and the past updates.
     fn keep_contact(&self, relation: &Relation) {
         let mut document = relation.document.lock();
         document.heard(&relation.destination);

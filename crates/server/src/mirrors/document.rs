@@ -1,4 +1,5 @@
-//! What `mirror.json` says: the source of a mirror, how it is followed, and what was heard of it.
+//! The content of `mirror.json`: the source of a mirror, the manner of following, and the last
+//! contact.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -16,13 +17,13 @@ use crate::peers::identity::Fingerprint;
 use crate::peers::outbound::SourceAddress;
 use crate::state;
 
-/// For how long a mirror may take over when nothing else is said.
+/// Time in which a mirror may take over, by default.
 pub(super) const ALLOWED_MS: u64 = 15 * 60_000;
 
 /// How long a failover or an abort waits for the transfer that it cuts off.
 pub(super) const CUT_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What `mirror.json` says.
+/// The content of `mirror.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct MirrorDocument {
     pub(super) address: String,
@@ -38,17 +39,17 @@ pub(crate) struct MirrorDocument {
     pub(super) paused: bool,
     /// Names this mirror to its source.
     pub(super) relationship: u64,
-    /// The last that was heard of the source.
+    /// The last contact with the source.
     pub(super) contact: Option<Heard>,
     /// When the snapshots were made, by this server's clock, while there is a lock.
     pub(super) births: Option<Vec<Born>>,
-    /// What this server's clock showed when they were written down.
+    /// This server's clock when they were saved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) births_ns: Option<u64>,
     /// The digest of the secret that lifts locks before their time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lock_key: Option<String>,
-    /// What is shown, where the source said that it had never made that.
+    /// The visible image, if the source reported that it had never made it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) parted: Option<Parted>,
     pub(super) sent_bytes: u64,
@@ -58,7 +59,7 @@ pub(crate) struct MirrorDocument {
     pub(super) mended_here: u64,
     pub(super) mended_there: u64,
     pub(super) mended_locked: u64,
-    /// How the present roles came about; none while they are those of the beginning.
+    /// The change that led to the present roles; none if they are the initial ones.
     pub(super) change: Option<Changed>,
     pub(super) decision: Option<Decision>,
     pub(super) link: Link,
@@ -67,8 +68,8 @@ pub(crate) struct MirrorDocument {
     /// Its owner made it a mirror of that source, which therefore gets its role back for the
     /// asking. Everybody else needs a word of the owner.
     pub(super) origin: bool,
-    /// The other side said where it is reached when the roles changed, and nothing is connected to
-    /// there before the owner of this side has named that address.
+    /// The other side announced its address when the roles changed; this side does not connect to
+    /// it before its owner has named that address.
     pub(super) unseen: bool,
     /// The address of this machine from which the source is reached.
     pub(super) facing: Option<IpAddr>,
@@ -77,9 +78,9 @@ pub(crate) struct MirrorDocument {
 /// How the link to the source is used.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Link {
-    /// [`Limits`] as text; none for as fast as it goes.
+    /// [`Limits`] as text; none for no limit.
     pub(super) limit: Option<String>,
-    /// One when not told.
+    /// One by default.
     pub(super) connections: Option<u32>,
     pub(super) compress: api::Compress,
     /// Updates by an interval are not spread over a part of it.
@@ -184,7 +185,7 @@ pub(super) struct Manner {
     pub(super) hold: bool,
     /// And then the next, and the next.
     pub(super) follows: bool,
-    /// It may take so long, for the sake of the source's clients.
+    /// Time over which an update is spread, to spare the source's clients.
     pub(super) within: Option<Duration>,
 }
 
@@ -197,7 +198,7 @@ pub(super) fn now_ms(clock: &dyn Clock) -> u64 {
 }
 
 impl MirrorDocument {
-    /// What is known of another side before anything was heard of it.
+    /// The document of another side before the first contact.
     pub(crate) fn of(address: &str, fingerprint: Fingerprint, volume: &str, relationship: u64) -> Self {
         Self {
             address: address.to_owned(),
@@ -232,7 +233,7 @@ impl MirrorDocument {
         }
     }
 
-    /// What is known of the source, and of what came from it.
+    /// Records the state of the source, and of its images.
     pub(super) fn heard(&mut self, destination: &Destination) {
         self.contact = destination.contact().map(Heard::from);
         self.note_births(destination);
@@ -240,8 +241,8 @@ impl MirrorDocument {
         self.parted = destination.parted().map(parted);
     }
 
-    /// Takes over what the owner of this side had set when it was the destination before: a role
-    /// that comes back brings it along. A schedule that the other side hands over goes first.
+    /// Takes over what the owner of this side had set when it was the destination before: a
+    /// returning role keeps these settings. A schedule from the other side overrides them.
     pub(super) fn settings_of(&mut self, before: &Self) {
         if self.when == When::default() {
             self.when = before.when.clone();
@@ -303,7 +304,7 @@ impl MirrorDocument {
 pub(super) enum Change {
     /// It was failed over.
     Failover,
-    /// It took over, as was planned.
+    /// It took over, as planned.
     Reverse,
     /// It has given its role to the other side.
     HandOver,
@@ -316,18 +317,18 @@ pub(super) enum Change {
 pub(super) struct Changed {
     pub(super) kind: Change,
     pub(super) at_ms: u64,
-    /// The other side has heard of it.
+    /// The other side was notified.
     pub(super) told: bool,
 }
 
-/// What was decided about what is shown; of no effect when something else is.
+/// A decision about the visible image; without effect if another one is visible.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Decision {
     pub(super) head: u64,
-    /// The content of an image that was received, in hex; none of an own head.
+    /// The content of an image that was received, in hex; none for an own head.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) image: Option<String>,
-    /// The file that has what was given up.
+    /// The file with the discarded blocks.
     pub(super) spill: Option<String>,
 }
 
@@ -335,12 +336,12 @@ pub(super) fn hex(root: Checksum) -> String {
     root.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What makes no sense is of nothing.
+/// None for an invalid text.
 pub(super) fn unhex(root: &str) -> Option<Checksum> {
     u128::from_str_radix(root, 16).ok().map(|number| Checksum(number.to_be_bytes()))
 }
 
-/// The decision for a transfer, as the engine takes it.
+/// The decision for a transfer, in the engine's form.
 pub(super) fn gives_up(document: &MirrorDocument) -> Option<cairn_mirror::GivesUp> {
     let decision = document.decision.as_ref()?;
     let image = match &decision.image {
@@ -351,11 +352,11 @@ pub(super) fn gives_up(document: &MirrorDocument) -> Option<cairn_mirror::GivesU
     Some(cairn_mirror::GivesUp { head: SnapshotId(decision.head), image, spilled: decision.spill.is_some() })
 }
 
-/// Whether the volume in that folder follows a source, by what is written down there.
+/// Whether the volume in that folder follows a source, according to its document.
 pub(crate) fn is_mirror(folder: &Path) -> bool {
     match state::load::<MirrorDocument>(&folder.join("mirror.json")) {
         Ok(Some(document)) => !document.takes_writes(),
-        // What can't be read is of one.
+        // An unreadable document counts as that of a mirror.
         Ok(None) => false,
         Err(_) => true,
     }

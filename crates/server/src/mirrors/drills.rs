@@ -1,7 +1,6 @@
 //! Drills: proof that a mirror can be recovered from. A clone of the image that it shows (its
-//! newest, or what all mirrors of its group have) is served, the owner's probe runs against it,
-//! what came of it and how long it took is recorded, and the clone goes again. The mirror notices
-//! nothing.
+//! newest, or what all mirrors of its group have) is served, the owner's probe runs against it, the
+//! outcome and the duration are recorded, and the clone is deleted. The mirror is not affected.
 //!
 //! The clone is temporary: a start of the server removes one that a crash has left, and ends the
 //! probe. The mirror's updates go on meanwhile, as the clone holds its image open.
@@ -35,7 +34,7 @@ mod probe;
 
 /// How often the schedule looks: a clock that was set is noticed within it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long a probe may take when nothing is said.
+/// Time limit of a probe, by default.
 const TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// A drill that is older than so many of its intervals is stale.
 const STALE_AFTER: u64 = 2;
@@ -43,14 +42,14 @@ const STALE_AFTER: u64 = 2;
 /// was made.
 const ATTEMPTS: usize = 3;
 
-/// What `drill.json` says.
+/// The content of `drill.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct DrillDocument {
     probe: String,
     timeout_ms: u64,
     /// Without it drills are made on request.
     every_ms: Option<u64>,
-    /// When the interval was asked for: the first one is due when it is over.
+    /// The time at which the interval was set: the first drill is due one interval later.
     since_ms: u64,
     last: Option<api::DrillResult>,
     /// When the last one passed.
@@ -60,15 +59,15 @@ pub(crate) struct DrillDocument {
 impl DrillDocument {
     fn is_due(&self, now_ms: u64) -> bool {
         let before = self.last.as_ref().map_or(self.since_ms, |last| last.at_ms);
-        // After the clock was put back it is made now, and counts from now.
+        // After the clock was set back it runs now, and counts from now.
         let is_due = |every| now_ms >= before.saturating_add(every) || is_ahead(before, now_ms, every);
         self.every_ms.is_some_and(is_due)
     }
 
     fn is_stale(&self, now_ms: u64) -> bool {
         let good = self.passed_ms.unwrap_or(self.since_ms);
-        // What is of a time to come was noted by a clock that was ahead, and may be as old as that
-        // was.
+        // A time in the future was recorded by a clock that was ahead, and may be as old as that
+        // difference.
         let age = now_ms.abs_diff(good);
         self.every_ms.is_some_and(|every| age > every.saturating_mul(STALE_AFTER))
     }
@@ -79,7 +78,7 @@ pub(crate) struct Drills {
     volumes: Arc<Volumes>,
     clock: Arc<dyn Clock>,
     documents: Mutex<BTreeMap<String, DrillDocument>>,
-    /// Volumes whose drills are not known.
+    /// Volumes whose drills are unknown.
     unread: Mutex<BTreeMap<String, Unread>>,
     running: Mutex<HashSet<String>>,
     ending: AtomicBool,
@@ -123,7 +122,7 @@ impl Drills {
         Ok(drills)
     }
 
-    /// Takes in what the folder of a volume says.
+    /// Loads the document in the folder of a volume.
     pub(crate) fn read(&self, name: &str) {
         let (document, unread) = state::known::<DrillDocument>(&path(&self.volumes, name));
         let mut documents = self.documents.lock();
@@ -161,7 +160,7 @@ impl Drills {
                 every_ms: document.every_ms,
                 last: document.last.clone(),
                 age_ms: document.passed_ms.map(|passed| now_ms.saturating_sub(passed)),
-                // One that takes writes by now can have none.
+                // A writable volume can have no drills.
                 stale: open.is_destination() && document.is_stale(now_ms),
                 running: running.contains(mirror),
             })
@@ -187,7 +186,7 @@ impl Drills {
         problems
     }
 
-    /// What is to be done now, after what was asked for was noted.
+    /// The drill to run now, after the request was recorded.
     fn note_request(&self, name: &str, request: &api::DrillRequest) -> Result<DrillDocument, ServerError> {
         state::refuse_unread(self.unread.lock().get(name))?;
         if request.every_ms == Some(0) {
@@ -208,8 +207,8 @@ impl Drills {
             probe,
             timeout_ms: request.timeout_ms.unwrap_or(kept).max(1),
             every_ms: request.every_ms.or(before.and_then(|before| before.every_ms)),
-            // One that the schedule begins is not asked for anew: where the end of the server cuts
-            // each of them off, none has passed since then.
+            // A drill of the schedule does not reset the start: if the end of the server interrupts
+            // each of them, none has passed since then.
             since_ms: before.filter(|_| request.every_ms.is_none()).map_or(self.now_ms(), |it| it.since_ms),
             last: before.and_then(|before| before.last.clone()),
             passed_ms: before.and_then(|before| before.passed_ms),
@@ -263,8 +262,8 @@ impl Drills {
     }
 }
 
-/// What the clone of a drill is called. Where that is longer than a name may be, the end of the
-/// mirror's goes, and its checksum tells it from others that begin so.
+/// The name of the clone of a drill. If that is too long, the mirror's name is truncated, and a
+/// checksum distinguishes it from others with the same prefix.
 fn clone_name(mirror: &str) -> String {
     let name = format!("drill-{mirror}");
     if names::check("volume", &name).is_ok() {

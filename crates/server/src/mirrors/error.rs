@@ -40,22 +40,22 @@ pub enum MirrorsError {
     SeveralDeparted {
         /// The volume.
         volume: String,
-        /// What each is called, and where it is.
+        /// The name and the address of each.
         mirrors: Vec<(String, String)>,
     },
-    /// It follows nobody, and nobody has taken its place as far as it has heard.
+    /// It has no source, and no other volume is known to have taken its place.
     #[error("`{volume}` is not a mirror, and no mirror of it has reported a failover")]
     NotDeparted {
         /// The volume.
         volume: String,
     },
-    /// A mirror was asked for, and the volume is none.
+    /// A mirror was requested, but the volume is not one.
     #[error("`{volume}` is not a mirror")]
     NotAMirror {
         /// Its name.
         volume: String,
     },
-    /// A mirror's volume is not deleted by itself.
+    /// A mirror's volume cannot be deleted without its mirror.
     #[error("`{volume}` is a mirror and follows its source")]
     FollowsSource {
         /// Its name.
@@ -75,7 +75,7 @@ pub enum MirrorsError {
         /// The mirror.
         volume: String,
     },
-    /// The source's volume of that name is not the one that was mirrored.
+    /// The source's volume of that name is a different one.
     #[error("the source has a different volume under the name that `{volume}` mirrors")]
     OtherVolume {
         /// The mirror.
@@ -112,7 +112,7 @@ pub enum MirrorsError {
         /// The cause.
         source: Box<cairn_mirror::MirrorError>,
     },
-    /// What only this side has needs a decision.
+    /// Data that only this side has needs a decision.
     #[error(
         "{bytes} bytes that were written to `{volume}` are not on the other side{}: following it would discard them",
         match snapshots.len() { 0 => String::new(), _ => format!(", nor are its snapshots {}", snapshots.join(", ")) }
@@ -133,7 +133,7 @@ pub enum MirrorsError {
         /// The price of comparing.
         source: Box<cairn_mirror::MirrorError>,
     },
-    /// What was known of a mirror's source was given up.
+    /// The record of a mirror's source was given up.
     #[error("the source of `{volume}` is no longer known")]
     SourceForgotten {
         /// The mirror.
@@ -165,7 +165,7 @@ impl MirrorsError {
         }
     }
 
-    /// What to do next, in one sentence.
+    /// The next step for the user, in one sentence.
     pub(crate) fn next(&self) -> String {
         match self {
             MirrorsError::HeldForMirror { volume, mirror, .. } => {
@@ -261,7 +261,7 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
     }
 }
 
-/// What to do about a mirror's error.
+/// The remedy for a mirror's error.
 pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
     match error {
         MirrorError::Version { .. } | MirrorError::Refused(Refusal::Unknown) => {

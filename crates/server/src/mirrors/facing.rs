@@ -1,10 +1,10 @@
 //! Where the source of a mirror reaches this server, once the roles change: the address from which
 //! this server reaches the source, at the port for mirrors.
 //!
-//! By default that port is open to this machine alone. A server whose owner has said nothing about
-//! it (`--mirror`, `--advertise`) opens it on that one address as well, as soon as it has a mirror:
-//! so a failback needs no restart. Who connects there still has to show the certificate of a peer.
-//! The address is kept in `mirror.json`, for a start at which the source is gone.
+//! By default that port is open only to this machine. A server without configuration for it
+//! (`--mirror`, `--advertise`) also opens it on that one address, as soon as it has a mirror: so a
+//! failback needs no restart. A client there must still present the certificate of a peer. The
+//! address is kept in `mirror.json`, for a start while the source is gone.
 
 use std::net::{IpAddr, SocketAddr};
 

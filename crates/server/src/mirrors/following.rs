@@ -16,7 +16,7 @@ pub(super) struct Following {
     pub(super) steady: bool,
     pub(super) since_ms: u64,
     pub(super) steps: u64,
-    /// Steps for which the source had to read what it had written.
+    /// Steps for which the source had to read its writes back.
     pub(super) read_steps: u64,
     /// The last one was one of those.
     pub(super) catching_up: bool,

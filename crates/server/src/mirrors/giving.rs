@@ -7,10 +7,10 @@
 //! | it gives way, in one superblock write | the mirror comes again, and is told the same |
 //! | the consent goes | the next start does it |
 //!
-//! Of a group each step is done for all volumes before the next one. A crash between two that give
-//! way leaves some that show their last snapshot and take no writes, and others that still do:
-//! nothing is lost by that, and the mirrors that come again find it. Then those that gave way take
-//! writes again first, since all of them are to stop at one instant.
+//! For a group each step is done for all volumes before the next one. A crash between two volumes
+//! leaves some that show their last snapshot read-only, and others that are still writable: no data
+//! is lost, and the mirrors find it when they reconnect. Then the read-only ones become writable
+//! again first, since all of them must stop at one instant.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ use crate::peers::identity::Fingerprint;
 use crate::state;
 use crate::volumes::open::OpenVolume;
 
-/// The server of a mirror that asks for a role.
+/// The server of a mirror that requests a role.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asker {
     /// Its certificate, which is pinned.
@@ -40,20 +40,20 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
-    /// Whether an address is that of the machine that asks.
+    /// Whether an address is that of the requesting machine.
     fn is_at(&self, address: &str) -> bool {
         let named = address.parse::<SocketAddr>().ok().map(|address| address.ip().to_canonical());
         named.is_some() && named == self.host
     }
 }
 
-/// A volume whose role a mirror asks for.
+/// A volume whose role a mirror requests.
 struct Giving {
     open: Arc<OpenVolume>,
-    /// What it followed before, if anything.
+    /// Its source before, if any.
     before: Option<Arc<Relation>>,
     folder: PathBuf,
-    /// Whom it follows from then on.
+    /// Its source from then on.
     document: MirrorDocument,
     taker: Taker,
     /// Its owner made it a mirror of that source, and gave the roles back and forth as planned
@@ -80,8 +80,8 @@ fn refused(volume: &str, error: &ServerError) -> Refusal {
 }
 
 impl Mirrors {
-    /// A mirror of a volume here takes over: this server notes whom the volume follows from now on,
-    /// and the volume gives way.
+    /// A mirror of a volume here takes over: this server records the new source of the volume, and
+    /// the volume becomes the destination.
     pub(crate) fn hand_over(
         &self,
         name: &str,
@@ -99,8 +99,7 @@ impl Mirrors {
         self.check_consent(&giving)?;
         giving.open.make_room_as_destination().map_err(|error| refused(name, &error))?;
         state::save(&giving.path(), &giving.document).map_err(|error| refused(name, &error))?;
-        // What programs wrote to mounted files and the kernel still holds would be refused
-        // afterwards.
+        // Writes to mounted files that the kernel still caches would be refused afterwards.
         giving.open.collect();
         match give() {
             Ok(head) => {
@@ -154,13 +153,12 @@ impl Mirrors {
             self.none_given(all)?;
             return Err(refusal);
         }
-        // What programs wrote to mounted files and the kernel still holds would be refused
-        // afterwards.
+        // Writes to mounted files that the kernel still caches would be refused afterwards.
         all.iter().for_each(|giving| giving.open.collect());
         match give(&self.groups.name_snapshot(group).0) {
             Ok(heads) => {
                 let given: Vec<_> = all.into_iter().map(|giving| self.has_given(giving)).collect();
-                // Who comes again sees what all of them show from now on.
+                // Reconnecting clients see the common snapshot from now on.
                 self.groups.advance_all(true);
                 for ((name, to), head) in given.iter().zip(&heads) {
                     self.cut_off(name, to, head);
@@ -185,14 +183,14 @@ impl Mirrors {
     ) -> Result<Giving, Refusal> {
         let certificate = asker.certificate;
         let open = self.volumes.get(name).map_err(|_| Refusal::NoSuchVolume)?;
-        // Whom it gives its role to is written down where the other is.
+        // The new source is saved in the same document as the old one.
         self.check_known(name).map_err(|error| refused(name, &error))?;
         if successor.address.is_empty() {
             return Err(refused(name, &ServerError::Mirrors(MirrorsError::Unlocated)));
         }
         let is_given = open.is_destination();
         if !is_given {
-            // A device on a LUN of it would remember another disk from then on.
+            // A device on a LUN of it would have the history of another disk from then on.
             self.devices.refuse_adopted(name, None).map_err(|error| refused(name, &error))?;
         }
         let before = self.relations.lock().get(name).cloned();
@@ -213,7 +211,7 @@ impl Mirrors {
             MirrorDocument::of(&successor.address, certificate, &successor.volume, relationship.0);
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let (cron, zone) = (some(&successor.cron), some(&successor.zone));
-        // What this side can't read it does without.
+        // A schedule that this side can't parse is ignored.
         let when = When::default().changed(successor.every_ms, cron.as_deref(), zone.as_deref());
         document.when = when.unwrap_or_default();
         document.when.continuous = successor.continuous;
@@ -231,7 +229,8 @@ impl Mirrors {
         Ok(Giving { open, before, folder, document, taker, from_origin, is_given })
     }
 
-    /// Refuses what the owner has not allowed; of what was given before he had.
+    /// Refuses a change of roles without the owner's consent, unless a change from before consents
+    /// existed is repeated.
     fn check_consent(&self, giving: &Giving) -> Result<(), Refusal> {
         let name = giving.name();
         if giving.from_origin || giving.is_given || self.consents.allows(name, giving.taker, &*self.clock) {
@@ -241,13 +240,13 @@ impl Mirrors {
         Err(Refusal::NotAllowed)
     }
 
-    /// Has a volume that gave way without the others of its group take writes again: nothing was
-    /// written to it, and its mirror has not taken over, as it asks for the role.
+    /// Makes a volume writable again that became read-only without the others of its group: it has
+    /// no new writes, and its mirror has not taken over, as it requests the role.
     fn take_back(&self, giving: &Giving) -> Result<(), ServerError> {
         let name = giving.name();
         let none = || ServerError::Mirrors(MirrorsError::NotAMirror { volume: name.to_owned() });
         let relation = giving.before.as_ref().ok_or_else(none)?;
-        // The word of its owner was used for what is done again now.
+        // The consent of its owner was used for the change that is repeated now.
         if !giving.from_origin {
             self.consents.renew(name, &giving.folder, giving.taker, &*self.clock)?;
         }
@@ -257,7 +256,7 @@ impl Mirrors {
         Ok(())
     }
 
-    /// It follows its mirror from now on: what it is called, and where that is.
+    /// It follows its mirror from now on. Returns its name and the address of the mirror.
     fn has_given(&self, giving: Giving) -> (String, String) {
         let name = giving.name().to_owned();
         let to = giving.document.address.clone();
@@ -284,8 +283,7 @@ impl Mirrors {
         self.relations.lock().insert(name, Arc::new(relation));
     }
 
-    /// The same of all volumes of a group, also of those behind one of which it can't be written
-    /// down.
+    /// The same for all volumes of a group, also for those after one that can't be saved.
     fn none_given(&self, all: Vec<Giving>) -> Result<(), Refusal> {
         let mut undone = Ok(());
         for giving in all {
@@ -294,9 +292,9 @@ impl Mirrors {
         undone
     }
 
-    /// It takes writes as before, and what was written down too early goes. Not of one that failed
-    /// in the middle of it, of which only the next start knows what it is: what is written down is
-    /// without effect if it takes writes.
+    /// It stays writable, and the document that was saved too early is removed. Not for a volume
+    /// that failed in the middle, whose role only the next start knows: the document has no effect
+    /// if the volume is writable.
     fn not_given(&self, giving: Giving) -> Result<(), Refusal> {
         if giving.open.is_destination() {
             // It failed when it was to take its role back.

@@ -1,15 +1,15 @@
-//! What mirrors may cost the clients of their source: the owner of a volume names the latency that
-//! 99 of 100 requests of clients are to stay within, and transfers from that volume back off when
-//! it is passed.
+//! Limits the cost of mirrors for clients of their source: the owner of a volume sets a limit for
+//! the latency of 99 of 100 client requests, and transfers from that volume back off when it is
+//! exceeded.
 //!
-//! Requests are timed where they meet the volume ([`Governor::timed`]: a layer over the device of
-//! each LUN that is exported), and counted by length in buckets of an eighth of a power of two.
-//! Twice a second the last half second is judged. Past the limit the rate of the transfers,
-//! together, is halved; well within it, it grows by a quarter, until it is no limit any more. Few
-//! requests say nothing: they count as calm. The rate is never less than a MiB a second, so that a
-//! mirror is late and never stalled.
+//! Requests are timed at the volume ([`Governor::timed`]: a layer over the device of each exported
+//! LUN), and counted by latency in buckets of an eighth of a power of two. Twice a second the last
+//! half second is judged. Past the limit the total rate of the transfers is halved; well within it,
+//! it grows by a quarter, until it no longer limits them. Too few requests are not significant:
+//! they count as calm. The rate is never less than a MiB a second, so that a mirror is late and
+//! never stalled.
 //!
-//! Nothing of it is in the path of a client but two looks at the clock and an addition.
+//! It adds only two clock reads and an addition to the path of a client.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,12 +38,12 @@ const RATE_MIN: f64 = (1 << 20) as f64;
 const CALM: f64 = 0.8;
 const BACK_OFF: f64 = 0.5;
 const RECOVER: f64 = 1.25;
-/// The rate is no limit any more when it is so many times what was sent before it was one.
+/// The limit is removed when the rate is this multiple of the rate before the limit.
 const FREE: f64 = 2.0;
 /// Eighths of powers of two, of microseconds: up to 2^20 us.
 const BUCKETS: usize = 21 * 8;
 
-/// How long requests took, since the last judgement.
+/// Latencies of requests since the last judgement.
 struct Latencies([AtomicU32; BUCKETS]);
 
 impl Latencies {
@@ -54,7 +54,7 @@ impl Latencies {
     fn note(&self, took: Duration, requests: u32) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).clamp(1, (1 << 20) - 1);
         let power = micros.ilog2();
-        // The three bits behind the first.
+        // The three bits after the first.
         let eighth = if power >= 3 { (micros >> (power - 3)) & 7 } else { (micros << (3 - power)) & 7 };
         let bucket = power as usize * 8 + eighth as usize;
         self.0[bucket].fetch_add(requests, Ordering::Relaxed);
@@ -78,17 +78,17 @@ impl Latencies {
     }
 }
 
-/// What is known of the last ticks.
+/// The state from the last ticks.
 #[derive(Default)]
 struct Judgement {
     at: Duration,
-    /// Of clients; none when there were too few requests to tell.
+    /// Of clients; none if there were too few requests.
     p99: Option<Duration>,
     /// Bytes that transfers have sent since.
     sent: u64,
-    /// Bytes a second that they may; none for as many as go.
+    /// Permitted bytes a second; none for no limit.
     rate: Option<f64>,
-    /// Bytes a second that they sent when there was no limit.
+    /// Bytes a second that they sent without a limit.
     free: f64,
 }
 
@@ -108,7 +108,7 @@ impl Judgement {
         let over = self.p99.is_some_and(|p99| p99 > limit);
         let calm = self.p99.is_none_or(|p99| p99.as_secs_f64() <= limit.as_secs_f64() * CALM);
         self.rate = match self.rate {
-            // What is not sending is not what clients suffer from.
+            // A transfer that sends nothing does not cause the latency.
             None if over && sent > 0.0 => Some((sent * BACK_OFF).max(RATE_MIN)),
             Some(rate) if over => Some((rate.min(sent.max(RATE_MIN)) * BACK_OFF).max(RATE_MIN)),
             Some(rate) if calm => {
@@ -119,7 +119,7 @@ impl Judgement {
     }
 }
 
-/// What `governor.json` says.
+/// The content of `governor.json`.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct GovernorDocument {
     p99_us: Option<u64>,
@@ -137,10 +137,10 @@ pub(crate) struct Governor {
 }
 
 impl Governor {
-    /// What the folder of a volume says.
+    /// Loads the document in the folder of a volume.
     pub(crate) fn open(path: PathBuf, clock: Arc<dyn Clock>) -> Self {
-        // Where that is not known they cost what they cost: a guess would slow down what somebody
-        // waits for.
+        // If the limit is unknown there is none: a guess would slow down transfers that users wait
+        // for.
         let limit = state::known::<GovernorDocument>(&path).0.and_then(|document| document.p99_us);
         let judgement = Mutex::new(Judgement { at: clock.monotonic(), ..Judgement::default() });
         Self {
@@ -153,7 +153,7 @@ impl Governor {
         }
     }
 
-    /// Takes in what the folder of the volume says by now.
+    /// Loads the present document in the folder of the volume.
     pub(crate) fn read(&self) {
         let limit = state::known::<GovernorDocument>(&self.path).0.and_then(|document| document.p99_us);
         self.limit_us.store(limit.unwrap_or(0), Ordering::Relaxed);
@@ -181,8 +181,8 @@ impl Governor {
         self.pace.set(judgement.rate.map(|rate| rate as u64));
     }
 
-    /// A transfer has sent so many bytes: it waits here for as long as they may take. `rest`
-    /// sleeps, and says whether to go on.
+    /// A transfer has sent `bytes`: it waits here for the time that they take at the permitted
+    /// rate. `rest` sleeps, and returns whether to continue.
     pub(crate) fn sent(&self, bytes: u64, rest: &mut dyn FnMut(Duration) -> bool) {
         self.judgement.lock().sent += bytes;
         self.judge();

@@ -11,7 +11,7 @@ use crate::error::ServerError;
 use crate::mirrors::document::{Change, Manner, now_ms};
 use crate::work::jobs::Progress;
 
-/// The mirrors of a group, in none of which anything else runs while this lives.
+/// The mirrors of a group, without any other running job while this exists.
 pub(crate) struct Claimed {
     relations: Vec<Arc<Relation>>,
 }
@@ -53,8 +53,8 @@ impl Mirrors {
         Ok(claimed)
     }
 
-    /// Brings all there is of each source, has all of them give their roles away at one instant,
-    /// and brings what they wrote last. They are still mirrors then.
+    /// Transfers all data of each source, makes all of them give their roles away at one instant,
+    /// and transfers their last writes. They are still mirrors then.
     pub(crate) fn ask_for_roles(
         &self,
         group: &str,

@@ -1,7 +1,7 @@
-//! Who may use the LUNs of a mirror where its owner has set nothing: those who may at its source.
+//! Access to the LUNs of a mirror without settings of its owner: the same as at its source.
 //!
-//! It is asked for once a minute, before a mirror shows its first image, and before it takes over
-//! as planned; and written down, so that it holds when the source is gone.
+//! The settings are queried once a minute, before a mirror shows its first image, and before a
+//! planned takeover. They are saved, so that they apply when the source is gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use crate::error::ServerError;
 use crate::mirrors::error::MirrorsError;
 use crate::peers::stall::is_late;
 
-/// How often the source is asked.
+/// Interval at which the source is queried.
 const ASK_EVERY: Duration = Duration::from_secs(60);
 
 impl Mirrors {
-    /// What is set for the LUNs of a volume here, as its mirrors are told.
+    /// The settings for the LUNs of a volume here, as sent to its mirrors.
     pub(crate) fn access_of(&self, volume: &str) -> Result<Vec<LunAccess>, ServerError> {
         self.access.of_volume(volume)
     }
 
-    /// Asks the source who may use its LUNs, and notes it. Sessions with those of which something
-    /// else is said now end, as what they were told no longer holds.
+    /// Queries the source for the access to its LUNs, and stores it. Sessions with LUNs whose
+    /// settings changed are closed, as their negotiated parameters no longer hold.
     fn ask_access(&self, relation: &Relation) -> Result<(), ServerError> {
         let volume = relation.document.lock().volume.clone();
         let luns = self.talk(relation, |client| client.access(&volume))?;
@@ -38,14 +38,15 @@ impl Mirrors {
         Ok(())
     }
 
-    /// The same for a mirror that shows an image. Where it fails, what was heard before holds.
+    /// The same for a mirror that shows an image. If it fails, the earlier settings still apply.
     pub(super) fn hear_access(&self, relation: &Relation) {
         if let Err(error) = self.ask_access(relation) {
             tracing::debug!(mirror = relation.name, %error, "who may use the LUNs of its source is not known anew");
         }
     }
 
-    /// The same before anything is shown: nobody sees an image of which it is not known who may.
+    /// The same before an image is shown: no client sees an image whose access settings are
+    /// unknown.
     pub(super) fn hear_access_first(&self, relation: &Relation) -> Result<(), ServerError> {
         match self.ask_access(relation) {
             Err(error) if has_hung_up(&error) => {
@@ -79,8 +80,8 @@ impl Mirrors {
         }
     }
 
-    /// What was set for a mirror that is no more, at its source and here. Another one that gets its
-    /// name is none of those to whom it was open.
+    /// Removes the settings of a deleted mirror, from its source and from here. Another one that
+    /// gets its name must not be open to its clients.
     pub(super) fn forget_access(&self, name: &str) {
         if let Err(error) = self.access.forget_volume(name) {
             tracing::warn!(mirror = name, %error, "who may use the LUNs of a mirror that was deleted is still written down");

@@ -1,9 +1,8 @@
 //! How many bytes a second a mirror may take, by the time of day.
 //!
-//! `50M` at any time; `off` for as fast as it goes;
-//! `100M, mon-fri 08:00-18:00=10M, 22:00-06:00=off` with windows: the first one that the wall clock
-//! is in decides, and else the one without a time. A window past midnight belongs to the day on
-//! which it begins.
+//! `50M` at any time; `off` for no limit; `100M, mon-fri 08:00-18:00=10M, 22:00-06:00=off` with
+//! windows: the first window that contains the wall clock applies, and otherwise the limit without
+//! a time. A window past midnight belongs to the day on which it begins.
 
 use std::fmt;
 use std::str::FromStr;

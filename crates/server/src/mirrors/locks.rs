@@ -1,10 +1,10 @@
 //! Locks of a mirror's snapshots against this server's own administrator, as in the compliance mode
 //! of object stores.
 //!
-//! A snapshot that is here while a lock is in force stays until it is as old as that lock says. A
-//! shorter lock, or none, counts for later snapshots only. Until then nothing that this server is
-//! asked for deletes or renames the snapshot: that waits for the end of the lock. Who set a lock
-//! key can lift the locks before, for a time that `cairn status` shows.
+//! A snapshot that exists while a lock is in force stays until its age reaches the length of that
+//! lock. A shorter lock, or none, applies only to later snapshots. Until then no command to this
+//! server deletes or renames the snapshot: that waits for the end of the lock. The owner of the
+//! lock key can lift the locks earlier, for a time that `cairn status` shows.
 //!
 //! The ends of the locks are kept with the mirror (`mirror.json`) and go along through every change
 //! of its role and source.
@@ -32,13 +32,13 @@ mod commands;
 
 /// A shorter lock key could be guessed.
 const KEY_BYTES_MIN: usize = 16;
-/// For how long locks are lifted when nothing else is said.
+/// Time for which locks are lifted, by default.
 const LIFTED_MS: u64 = 15 * 60_000;
-/// How often the births of locked snapshots are written down: the time of a stop that is not known
-/// to have passed does not count for a lock.
+/// Interval at which the births of locked snapshots are saved: time that passed while the server
+/// was stopped does not count for a lock unless it is proven.
 const NOTE_EVERY: Duration = Duration::from_secs(3600);
 
-/// What is kept of a lock key; none of an empty one.
+/// The stored form of a lock key; none for an empty one.
 pub(super) fn digest(key: &str) -> Result<Option<String>, ServerError> {
     match key.len() {
         0 => Ok(None),
@@ -57,8 +57,7 @@ fn moment(at_ms: u64) -> String {
 }
 
 impl MirrorDocument {
-    /// The lock that its owner wants. Where only is known that there was one, nothing is known of
-    /// its length.
+    /// The lock that its owner has set. If only its existence is known, its length is unknown.
     pub(super) fn lock(&self) -> Option<Duration> {
         self.lock_ms.filter(|lock| *lock != UNTIL_SAID_MS).map(Duration::from_millis)
     }
@@ -71,7 +70,7 @@ impl MirrorDocument {
         self.births_ns = keeps.then(|| destination.volume().clock().now().0);
     }
 
-    /// Takes over the locks of what is in the volume, when it gets another role or source.
+    /// Takes over the locks of the volume's snapshots, when it gets another role or source.
     pub(super) fn locks_of(&mut self, before: &Self) {
         self.lock_ms = before.lock_ms;
         self.lock_key.clone_from(&before.lock_key);
@@ -81,15 +80,15 @@ impl MirrorDocument {
 }
 
 impl Relation {
-    /// What is known of it by now, with the births of its snapshots.
+    /// The present document, with the births of its snapshots.
     pub(super) fn known(&self) -> MirrorDocument {
         let mut known = self.document.lock().clone();
         known.note_births(&self.destination);
         known
     }
 
-    /// Refuses another lock key while a snapshot is locked: who has the token alone could lift the
-    /// locks with it.
+    /// Refuses another lock key while a snapshot is locked: otherwise the holder of only the token
+    /// could lift the locks with it.
     pub(super) fn refuse_lock_key(&self) -> Result<(), ServerError> {
         let locked = self.destination.locked();
         match locked.is_empty() {
@@ -109,8 +108,8 @@ impl Mirrors {
         }
     }
 
-    /// The same of a volume that is not open, by what is written down. What can't be read has no
-    /// say.
+    /// The same for a volume that is not open, according to its document. An unreadable one is
+    /// ignored.
     fn locked_by_file(&self, path: &Path) -> Vec<Locked> {
         let document = state::load::<MirrorDocument>(path).ok().flatten();
         let Some(MirrorDocument { births: Some(births), births_ns: Some(looked), .. }) = document else {
@@ -134,7 +133,7 @@ impl Mirrors {
         .into())
     }
 
-    /// Refuses what would destroy a volume while it has a locked snapshot.
+    /// Refuses an operation that would destroy a volume with a locked snapshot.
     pub(crate) fn refuse_locked(&self, name: &str) -> Result<(), ServerError> {
         self.refuse(name, &self.locked(name))
     }
@@ -144,7 +143,7 @@ impl Mirrors {
         self.refuse_losing(name, &[snapshot])
     }
 
-    /// Refuses what would lose snapshots of which one is locked.
+    /// Refuses an operation that would delete a locked snapshot.
     pub(crate) fn refuse_losing(&self, name: &str, lost: &[SnapshotId]) -> Result<(), ServerError> {
         let mut locked = self.locked(name);
         locked.retain(|one| lost.contains(&one.snapshot));
@@ -158,7 +157,7 @@ impl Mirrors {
         self.refuse(name, &locked)
     }
 
-    /// Refuses to give up a mirror's file while its previous generation tells of locks.
+    /// Refuses to give up a mirror's file while its previous generation has locks.
     pub(crate) fn refuse_forgetting_locks(&self, name: &str, previous: &Path) -> Result<(), ServerError> {
         let mut locked = self.locked_by_file(previous);
         if let Ok(open) = self.volumes.get(name) {

@@ -1,4 +1,4 @@
-//! The volumes of this server as a peer may have them: what its mirror asks of the source.
+//! The volumes of this server as offered to a peer: the answers to the requests of its mirror.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Offered<'_> {
 impl SourceVolumes for Offered<'_> {
     fn volume(&self, name: &str, _peer: &PeerName) -> Result<Arc<Volume>, Refusal> {
         let open = self.volumes.get(name).map_err(|error| {
-            // One that is there and not open is told of to whom it is open otherwise.
+            // A volume that exists but is closed is reported only to peers with access to it.
             let is_there = error.kind() != ErrorKind::NotFound;
             match is_there && self.peers.allows(self.certificate, name, None).is_ok() {
                 true => Refusal::SourceFailed,
@@ -140,7 +140,7 @@ impl SourceVolumes for Offered<'_> {
         let Ok(open) = self.volumes.get(volume) else { return Ok(()) };
         match open.refuse_if_floor_leaves_no_room() {
             Err(error) if is_of_full_history(&error) => Err(self.refusal_of(volume, &error)),
-            // What else is wrong with it is told by what it was asked for.
+            // The requested operation reports other problems.
             _ => Ok(()),
         }
     }

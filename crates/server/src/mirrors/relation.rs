@@ -1,5 +1,5 @@
-//! One mirror while the server runs: what it is, what runs of it, and who may begin, cut off or
-//! take the place of that.
+//! One mirror while the server runs: its state, its running jobs, and the rules to begin, abort or
+//! replace these.
 
 use std::net::{Shutdown, TcpStream};
 use std::path::PathBuf;
@@ -27,57 +27,58 @@ pub(super) struct Relation {
     pub(super) name: String,
     pub(super) path: PathBuf,
     pub(super) destination: Destination,
-    /// Never locked by who has `live`.
+    /// Never locked while holding `live`.
     pub(super) document: Mutex<MirrorDocument>,
     pub(super) live: Mutex<Live>,
     /// When the last byte of a running update moved, by the monotonic clock, in milliseconds.
     pub(super) heard: AtomicU64,
-    /// How fast it may take what the source sends.
+    /// The permitted rate of data from the source.
     pub(super) pace: Pace,
-    /// What a running update makes of the time that it has.
+    /// The rate at which a running update is spread over its time.
     pub(super) trickle: Pace,
-    /// Its owner has said meanwhile that it has none.
+    /// Its owner has meanwhile requested full speed.
     pub(super) hurry: AtomicBool,
     /// Ends the running update at its next record.
     pub(super) abort: AtomicBool,
     /// Something of `live` changed to not running.
     pub(super) settled: Condvar,
-    /// Another one is in its place: nothing of this one is begun, nor written down.
+    /// Another one has replaced it: this one begins no job, and saves nothing.
     pub(super) replaced: AtomicBool,
 }
 
 #[derive(Default)]
 pub(super) struct Live {
     pub(super) running: bool,
-    /// How many updates have begun: another one that runs by now is told by it.
+    /// The number of updates begun: it distinguishes a later running update.
     pub(super) runs: u64,
-    /// The source is being asked how far behind this mirror is.
+    /// A query for the lag of this mirror is in progress.
     pub(super) asking: bool,
     pub(super) verifying: bool,
-    /// When it was last asked or told something, by the clock that is never set.
+    /// The time of the last query or notification, by the monotonic clock.
     pub(super) asked: Option<Duration>,
-    /// When it was last asked who may use its LUNs, by the clock that is never set.
+    /// The time of the last query for access to its LUNs, by the monotonic clock.
     pub(super) access_asked: Option<Duration>,
-    /// Why the source did not answer, the last time that it was asked.
+    /// Why the source did not answer the last query.
     pub(super) unanswered: Option<api::ErrorBody>,
     /// By which a running update can be cut off.
     pub(super) sockets: Vec<TcpStream>,
     pub(super) transfer: Option<api::Transfer>,
     pub(super) problem: Option<api::ErrorBody>,
     pub(super) next_ms: Option<u64>,
-    /// What runs is a session of a mirror that follows continuously.
+    /// The running job is a session of a mirror that follows continuously.
     pub(super) following: Option<Following>,
     /// The other side, which was given the role of the source here, takes writes.
     pub(super) taken_over: bool,
     /// Sessions that have failed since the last step.
     pub(super) failures: u32,
-    /// When it was last written down how long its snapshots stay, by the clock that is never set.
+    /// The time at which the births of its locked snapshots were last saved, by the monotonic
+    /// clock.
     pub(super) locks_noted: Option<Duration>,
     /// Updates since the server started that found nothing in common, and compared everything.
     pub(super) compared: u64,
 }
 
-/// A running update; it is over when this goes, however it ended.
+/// A running update; it ends when this is dropped, with any outcome.
 pub(super) struct Claim<'a>(pub(super) &'a Relation);
 
 impl Drop for Claim<'_> {
@@ -86,11 +87,13 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// The other side is being asked or told something; that is over when this goes, however it ended.
+/// A query or notification of the other side is in progress; it ends when this is dropped, with any
+/// outcome.
 pub(super) struct Asking(Arc<Relation>);
 
 impl Asking {
-    /// Of one in whose `live` it stands that it is asked, which is not locked when this goes.
+    /// For a relation whose `live` already records the query, and which is not locked when this is
+    /// dropped.
     pub(crate) fn of(relation: &Arc<Relation>) -> Self {
         Self(relation.clone())
     }
@@ -137,16 +140,15 @@ impl Relation {
         }
     }
 
-    /// Writes down what is said of it. One whose place is another's by now is not written down. The
-    /// document is to be locked.
+    /// Saves its document. One that was replaced is not saved. The document must be locked.
     pub(super) fn save(&self, document: &MirrorDocument) -> Result<(), ServerError> {
         self.refuse_replaced()?;
         state::save(&self.path, document)
     }
 
-    /// Writes down what is known of it, which nobody asked for. Not of one of which nothing is
-    /// written down: its volume is only compared with the other side so far, and would be taken for
-    /// a mirror.
+    /// Saves its known state, without a request of a user. Does nothing for one that was never
+    /// saved: its volume is only compared with the other side so far, and would be taken for a
+    /// mirror.
     pub(super) fn save_known(&self, document: &MirrorDocument) -> Result<(), ServerError> {
         let has_place = self.refuse_replaced().is_ok() && self.path.exists();
         if has_place { state::save(&self.path, document) } else { Ok(()) }
@@ -161,16 +163,17 @@ impl Relation {
         ServerError::Busy { name: self.name.clone(), by }
     }
 
-    /// Has the next update do what is wanted now, and have the source hold the base if `hold` says
-    /// so. Under the lock of the document: an older word does not come after a newer one.
+    /// Makes the next update use the present settings, and let the source hold the base if `hold`
+    /// is set. Called under the lock of the document, so that older settings never overwrite newer
+    /// ones.
     pub(super) fn take_wishes(&self, hold: bool) {
         let document = self.document.lock();
         let options = document.options();
         self.destination.set_options(Options { hold: options.hold || hold, ..options });
     }
 
-    /// Another one takes its place: whoever waits for this one finds that nothing of it runs, and
-    /// nothing of it begins or is written down any more.
+    /// Another one replaces it: waiters find no running job, and no job begins or saves anything
+    /// any more.
     pub(super) fn retire(&self) {
         {
             let _mine = self.document.lock();
@@ -179,18 +182,18 @@ impl Relation {
         self.release();
     }
 
-    /// Another one takes its place, which `document` is of: when this returns none of its updates
-    /// runs, and none begins.
+    /// Another one, with `document`, replaces it: when this returns none of its updates runs, and
+    /// none begins.
     pub(super) fn give_place(&self, document: &MirrorDocument) -> Result<(), ServerError> {
         self.give_place_to(|_| Ok(document.clone())).map(drop)
     }
 
-    /// The same with what `change` makes of what is written down by then. What that is.
+    /// The same with the result of `change` on the saved document. Returns that result.
     pub(super) fn give_place_to(
         &self,
         change: impl FnOnce(&MirrorDocument) -> Result<MirrorDocument, ServerError>,
     ) -> Result<MirrorDocument, ServerError> {
-        // Of two who have found it and want that at once, one comes later.
+        // If two threads have found it and replace it at once, the second fails.
         if self.replaced.swap(true, Ordering::AcqRel) {
             return Err(self.is_replaced());
         }
@@ -205,8 +208,8 @@ impl Relation {
         given
     }
 
-    /// What a transfer ended with that was told to end: its connections were cut, and what they say
-    /// of that is no cause.
+    /// The error of an aborted transfer: its connections were shut down, and their errors are not
+    /// the cause.
     pub(super) fn as_aborted(&self, error: ServerError) -> ServerError {
         match error {
             ServerError::Ending => error,
@@ -236,7 +239,7 @@ impl Relation {
         !self.is_failed_over() && !live.running && live.next_ms.is_some_and(|next| next <= now_ms)
     }
 
-    /// The clock was put back: what was planned by it may be hours away now.
+    /// The clock was set back: planned times may be hours away now.
     pub(super) fn plan_again(&self, now_ms: u64) {
         let document = self.document.lock();
         let mut live = self.live.lock();
@@ -291,7 +294,7 @@ impl Relation {
         live.sockets.push(socket);
     }
 
-    /// Sets the pace to what is wanted at this time of the day.
+    /// Sets the pace to the limit at this time of the day.
     pub(super) fn set_pace(&self, now_ms: u64) {
         let document = self.document.lock();
         let (day, minute) = document.when.day_and_minute(now_ms);
@@ -310,9 +313,9 @@ impl Relation {
         }
     }
 
-    /// Cuts off a running update and waits until none runs. One that somebody else begins when the
-    /// first is over is cut off like that: it would not end by itself where the mirror follows
-    /// continuously.
+    /// Cuts off a running update and waits until none runs. An update that another caller begins
+    /// after the first is also cut off: in a mirror that follows continuously it would not end by
+    /// itself.
     pub(super) fn settle(&self) -> Result<(), ServerError> {
         let mut live = self.live.lock();
         let mut cut = None;

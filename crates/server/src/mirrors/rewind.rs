@@ -1,11 +1,11 @@
-//! A volume over a history is brought back to an earlier instant: a mirror to an image that it
-//! showed, any other to what it was.
+//! Reverts a volume over a history to an earlier instant: a mirror to an image that it showed, any
+//! other to its state then.
 //!
-//! A mirror is paused by it, or its next update would bring what it was brought back from. Its
-//! images, its cursor and what a transfer had brought are all in the volume and go back together,
-//! so it says to its source what it has then, and gets what it lacks of that: from a snapshot that
-//! both still have, or by comparing checksums, whose price is said first. The source's record of
-//! what has changed does not go back so far, and is not used.
+//! This pauses a mirror, as its next update would otherwise bring the reverted changes back. Its
+//! images, its cursor and the received part of a transfer are all in the volume and revert
+//! together. So it reports its reverted state to the source, and receives the missing changes: from
+//! a snapshot that both still have, or by comparing checksums, whose price is reported first. The
+//! source's record of changes does not go back so far, and is not used.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl Server {
         }
     }
 
-    /// Brings a mirror back to what it showed at an instant, and pauses it.
+    /// Reverts a mirror to the image that it showed at an instant, and pauses it.
     pub(crate) fn rewind_mirror(
         &self,
         name: &str,
@@ -65,7 +65,7 @@ impl Server {
         let was_paused = relation.document.lock().paused;
         self.mirrors.keep(&relation, |document| document.paused = true)?;
         let outcome = self.mirrors.alone(name, || {
-            // What was heard of the source counts from an image that is not shown any more.
+            // The last contact counts from an image that is not visible any more.
             self.mirrors.keep(&relation, |document| document.contact = None)?;
             self.bring_back(name, at)
         });
@@ -103,7 +103,8 @@ impl Mirrors {
         match self.volumes.get(name) {
             Ok(open) if Arc::ptr_eq(&open.volume, relation.destination.volume()) => {}
             opened => {
-                // Whoever waits for the one before, as to pause it, is told to ask again.
+                // A caller that waits for the old one, as to pause it, gets an error that asks for
+                // a retry.
                 relation.retire();
                 self.relations.lock().remove(name);
                 if let Ok(open) = opened {

@@ -1,4 +1,4 @@
-//! What keeps a mirror, its role or its snapshots as they are: each case with its kind and its next
+//! Refusals of changes to a mirror, its role or its snapshots: each case with its kind and its next
 //! step.
 
 use cairn_api::ErrorKind;
@@ -11,7 +11,7 @@ pub enum RoleError {
     IsSource {
         /// The volume here.
         volume: String,
-        /// What the mirror is called on its server.
+        /// The name of the mirror on its server.
         there: String,
         /// Where that is.
         address: String,
@@ -25,7 +25,7 @@ pub enum RoleError {
         there: String,
         /// Where that is.
         address: String,
-        /// What the other side calls this mirror.
+        /// The name of this mirror on the other side.
         mirror: String,
     },
     /// A consent is for one mirror, and there are several.
@@ -36,7 +36,7 @@ pub enum RoleError {
         /// Their names.
         mirrors: Vec<String>,
     },
-    /// A consent is for a mirror, and there is none of that name, or none at all.
+    /// A consent is for a mirror, and none has that name, or none exists.
     #[error("`{volume}` has no mirror{} that can become the source", named(mirror.as_deref()))]
     NoSuchMirror {
         /// The volume.
@@ -44,20 +44,20 @@ pub enum RoleError {
         /// As given.
         mirror: Option<String>,
     },
-    /// A transfer was told to end.
+    /// A transfer was aborted on request.
     #[error("the transfer into `{volume}` was aborted; the last complete image stays")]
     Aborted {
         /// The mirror.
         volume: String,
     },
-    /// The other side says that it is reached where it was not seen.
+    /// The other side announces an address from which it never connected.
     #[error(
         "`{volume}` is to follow {address}, an address that the other side announces, but where this server has never seen it"
     )]
     AddressUnseen {
         /// The volume.
         volume: String,
-        /// As the other side says.
+        /// As announced by the other side.
         address: String,
     },
     /// Names that come and go with mirrors and dumps.

@@ -1,4 +1,4 @@
-//! What a mirror looks like: its state, of a closed list, with the reason and what to do about it.
+//! The report on a mirror: its state, from a closed list, with the reason and the remedy.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::mirrors::error::MirrorsError;
 use crate::mirrors::following::Following;
 use crate::mirrors::transfer;
 
-/// A transfer whose last byte is older than this, or than half of what its owner allows, is called
-/// stalled.
+/// A transfer whose last byte is older than this, or than half of the configured patience, is
+/// called stalled.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// The other side has so long to take over, before its silence is a problem.
+/// Time for the other side to take over, before its silence is a problem.
 const TAKES_OVER_WITHIN_MS: u64 = 30_000;
 
 /// A state, and why.
@@ -28,20 +28,20 @@ struct Judged {
     check: u8,
 }
 
-/// What a state is judged by.
+/// The facts from which a state is derived.
 struct Facts<'a> {
     name: &'a str,
     document: &'a MirrorDocument,
     live: &'a Live,
     failed_over: bool,
-    /// The other side follows this one, or has given it the role and was not heard of since.
+    /// The other side follows this one, or has given it the role and has not connected since.
     followed: bool,
-    /// It shows what was written to it, and the other side is to go on from there.
+    /// It shows its own writes, and the other side must continue from there.
     handed_over: bool,
     /// That was a moment ago.
     just_handed_over: bool,
-    /// It shows what was written to it, and gave way to the other side: what becomes of that nobody
-    /// has said.
+    /// It shows its own writes, and the other side has taken the role: no decision about these
+    /// writes exists.
     undecided: bool,
     /// The same, and it is given up for the other side's image, which is not here yet.
     given_up: bool,
@@ -69,7 +69,7 @@ impl Mirrors {
         let own_alone = undecided || given_up;
         let is_crossed = !failed_over && self.is_crossed(relation, &document);
         let followed = failed_over && self.is_followed(relation, &document);
-        // What nobody is to go on from is behind nothing.
+        // An image from which no side continues has no lag.
         let lag = relation.destination.lag().filter(|_| !failed_over && !own_alone);
         let locked = relation.destination.locked_ever();
         let unlocked = relation.destination.lifted();
@@ -160,9 +160,9 @@ impl Mirrors {
 }
 
 impl Mirrors {
-    /// Whether the other side of a mirror has come for an image since this one takes writes, or has
-    /// given it its role and has not taken that back: without a schedule it comes when it is told
-    /// to.
+    /// Whether the other side of a mirror has requested an image since this one became writable, or
+    /// has given it its role and has not taken that back: without a schedule it connects only on
+    /// request.
     pub(super) fn is_followed(&self, relation: &Relation, document: &MirrorDocument) -> bool {
         let (name, volume) = (relation.follower(), relation.destination.volume().id());
         let since = document.change.map_or(0, |change| change.at_ms);
@@ -179,11 +179,11 @@ impl Mirrors {
 }
 
 impl Mirrors {
-    /// Whether the other side has come as a mirror of this one since it gave this one an image: it
-    /// was put back from a copy of before it took over.
+    /// Whether the other side has connected as a mirror of this one after it gave this one an
+    /// image: it was restored from a copy from before its takeover.
     fn is_crossed(&self, relation: &Relation, document: &MirrorDocument) -> bool {
         let Some(last) = document.last.as_ref().filter(|last| last.complete) else { return false };
-        // Of a source on this very server it is this mirror that comes by that name.
+        // With a source on this same server, the name belongs to this mirror itself.
         if document.fingerprint == self.identity.fingerprint {
             return false;
         }
@@ -226,7 +226,7 @@ impl Facts<'_> {
         }
     }
 
-    /// The same with what is to be said of its lock, where nothing worse is.
+    /// The same with the state of its lock, unless there is a worse problem.
     fn judge_lock(&self, judged: Judged) -> Judged {
         let name = self.name;
         if let Some(left) = self.unlocked.filter(|_| judged.check == 0) {
@@ -251,7 +251,7 @@ impl Facts<'_> {
         }
     }
 
-    /// What it is at, whatever a comparison has found.
+    /// Its state, regardless of the result of a comparison.
     fn judge_state(&self) -> Judged {
         let name = self.name;
         let late = self.over_rpo();
@@ -425,8 +425,8 @@ impl Facts<'_> {
     }
 }
 
-/// Of what only this side has: whether it was given to the other side, waits for a decision, or was
-/// given up.
+/// The state of data that only this side has: whether it was given to the other side, waits for a
+/// decision, or was discarded.
 fn state_of_head(own_head: Option<&Snapshot>, document: &MirrorDocument) -> (bool, bool, bool) {
     let updated = document.last.as_ref().is_some_and(|last| last.complete);
     let was_given = own_head.is_some_and(|head| head.name.starts_with(MIRROR_PREFIX));

@@ -1,19 +1,19 @@
-//! An update that comes by an interval is in no hurry. It is spread over a part of the interval, so
-//! that clients of the source share their disk and their processor with a trickle, and not with all
-//! that the machine can send. What is left is divided by the time that is left each time some has
-//! arrived; when the time is over, the rest goes as fast as it can.
+//! An update on an interval is not urgent. It is spread over a part of the interval, so that
+//! clients of the source share their disk and their processor with a slow transfer, and not with
+//! one at full speed. Whenever data arrives, the rate becomes the remaining bytes divided by the
+//! remaining time; when the time is over, the rest is sent at full speed.
 
 use std::time::Duration;
 
 use crate::mirrors::document::MirrorDocument;
 use crate::mirrors::transfer::Seen;
 
-/// The longest that an update by an interval is spread over: what was written before it began waits
-/// for it, and its owner chose the interval for the lag.
+/// The longest that an update by an interval is spread over: earlier writes wait for it, and its
+/// owner chose the interval for the lag.
 const WITHIN_MAX: Duration = Duration::from_secs(300);
-/// Of what the wanted lag leaves beside the interval, this part, in hundredths.
+/// The part of the configured lag beyond the interval that is used, in hundredths.
 const OF_RPO: u32 = 75;
-/// Bytes a second that hurt nobody: a small update is over at once.
+/// Bytes a second without noticeable effect on clients: a small update completes at once.
 const RATE_MIN: u64 = 4 << 20;
 /// Bytes a second until the first has arrived, and tells how much there will be. At the rate of the
 /// machine many MiB would have been read by then.
@@ -27,7 +27,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Bytes a second of the link from now on; none for as fast as they go.
+    /// Bytes a second of the link from now on; none for no limit.
     pub(super) fn rate(&self, now: Duration, seen: &Seen) -> Option<u64> {
         let left = (self.began + self.within).saturating_sub(now).as_secs_f64();
         let wanted = seen.changed_bytes.checked_sub(seen.arrived_bytes)?;
@@ -37,15 +37,15 @@ impl Spread {
         if seen.arrived_bytes == 0 {
             return Some(RATE_FIRST);
         }
-        // What is packed stays packed as well as it was.
+        // The compression ratio is assumed to stay the same.
         let of_each = seen.sent_bytes as f64 / seen.arrived_bytes as f64;
         Some(((wanted as f64 * of_each / left) as u64).max(RATE_MIN))
     }
 }
 
 impl MirrorDocument {
-    /// How long an update by the schedule may take; none for as fast as it goes. A cron expression
-    /// names hours in which it is wanted to be over.
+    /// The time over which a scheduled update is spread; none for full speed. A cron expression
+    /// names hours in which it should complete.
     pub(super) fn within(&self) -> Option<Duration> {
         if self.link.at_once {
             return None;

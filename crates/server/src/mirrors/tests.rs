@@ -1,5 +1,5 @@
-//! Mirrors of a server without a network: what is left where a bug ends something, or what is known
-//! of one is given up.
+//! Mirrors of a server without a network: the state after a panic, and after the record of a mirror
+//! is given up.
 
 use cairn_base::Timestamp;
 
@@ -16,7 +16,7 @@ use crate::mirrors::document::Changed;
 use crate::peers::identity::Fingerprint;
 use crate::volumes::NewVolume;
 
-/// When who ends has long ended.
+/// A time by which a thread has surely ended.
 const LATE: Duration = Duration::from_secs(60);
 
 pub(super) fn clock() -> Arc<ManualClock> {
@@ -48,20 +48,20 @@ pub(super) fn mirrors(folder: &Path, clock: Arc<dyn Clock>, role: Role) -> (Arc<
     (Arc::new(Mirrors::open(around).unwrap()), open)
 }
 
-/// Whom a mirror at `address` follows; nobody answers there.
+/// The document of a mirror whose source is at `address`; no server answers there.
 pub(super) fn of(address: &str, change: Option<Change>) -> MirrorDocument {
     let change = change.map(|kind| Changed { kind, at_ms: 1_700_000_000_000, told: false });
     MirrorDocument { change, ..MirrorDocument::of(address, Fingerprint::default(), "vol0", 1) }
 }
 
-/// Goes on with a mirror of which that is written down.
+/// Resumes a mirror with that saved document.
 pub(super) fn known(mirrors: &Mirrors, open: &Arc<OpenVolume>, document: &MirrorDocument) -> Arc<Relation> {
     state::save(&mirrors.volumes.folder("vol0").join("mirror.json"), document).unwrap();
     mirrors.take_in(open);
     mirrors.get("vol0").unwrap()
 }
 
-/// What is written down of it.
+/// Its saved document.
 pub(super) fn written(mirrors: &Mirrors) -> MirrorDocument {
     state::load(&mirrors.volumes.folder("vol0").join("mirror.json")).unwrap().unwrap()
 }
@@ -92,7 +92,7 @@ fn volume_with_which_something_was_done_that_panicked_is_updated_as_before() {
     relation.claim(&*mirrors.clock).expect("nothing runs");
 }
 
-/// A clock that nobody can read who tells the other side of a failover.
+/// A clock that panics in the thread that reports a failover to the other side.
 struct Broken(Arc<ManualClock>);
 
 impl Clock for Broken {

@@ -21,7 +21,7 @@ pub(crate) fn peer_digits(certificate: Fingerprint) -> String {
     digits
 }
 
-/// What is seen of a transfer.
+/// The visible progress of a transfer.
 #[derive(Default)]
 pub(crate) struct Seen {
     /// The name of the snapshot that it brings.

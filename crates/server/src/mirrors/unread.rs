@@ -1,9 +1,9 @@
-//! Mirrors whose `mirror.json` can't be read, and those of which it was given up.
+//! Mirrors whose `mirror.json` can't be read, and those whose document was given up.
 //!
-//! What such a volume is, it says itself: one that follows shows its last image and takes no
-//! writes, and one that takes writes goes on. Whom it follows is not known: it gets no image, gives
-//! its role to nobody, and is not deleted. Once the document is given up it follows nobody until
-//! its owner names a source, and keeps every snapshot until its owner says for how long.
+//! The role of such a volume is in the volume itself: one that follows shows its last image
+//! read-only, and a writable one stays writable. Its source is unknown: it gets no image, cannot
+//! give its role away, and is not deleted. Once the document is given up it has no source until its
+//! owner names one, and keeps every snapshot until its owner sets a retention.
 
 use std::path::Path;
 
@@ -26,14 +26,14 @@ use crate::state::Unread;
 pub(super) const UNTIL_SAID_MS: u64 = 100 * 365 * 24 * 3_600_000;
 
 impl Mirrors {
-    /// Refuses while it is not known whom a volume follows, or followed.
+    /// Refuses while the present or earlier source of a volume is unknown.
     pub(super) fn check_known(&self, name: &str) -> Result<(), ServerError> {
         state::refuse_unread(self.unread.lock().get(name))
     }
 
-    /// The document of a mirror of which whom it follows is given up: it stays a mirror, of nobody,
-    /// and keeps its snapshots until its owner says how long they are to stay. A volume that takes
-    /// writes needs no note of that.
+    /// The document of a mirror whose source was given up: it stays a mirror without a source, and
+    /// keeps its snapshots until its owner sets their retention. A writable volume needs no such
+    /// document.
     pub(crate) fn of_nobody(&self, name: &str) -> Result<Option<Vec<u8>>, ServerError> {
         if !self.volumes.get(name)?.is_destination() {
             return Ok(None);
@@ -46,18 +46,18 @@ impl Mirrors {
         state::text(&self.volumes.folder(name).join("mirror.json"), &document).map(Some)
     }
 
-    /// What was known of a mirror is not any more.
+    /// The record of a mirror was given up.
     pub(crate) fn forget_source(&self, name: &str) {
         self.unread.lock().remove(name);
         let known = self.relations.lock().remove(name);
         if let Some(relation) = known {
-            // What still runs for it would write down again what was given up.
+            // Its running jobs would save the discarded record again.
             relation.retire();
         }
     }
 
-    /// The document of an earlier time, as a mirror goes on with it: it gets no updates before its
-    /// owner has looked at it.
+    /// An earlier document, adapted so that a mirror resumes with it: the mirror gets no updates
+    /// before its owner has checked it.
     pub(crate) fn of_an_earlier_time(&self, name: &str, path: &Path) -> Result<Vec<u8>, ServerError> {
         let missing = || ServerError::Daemon(DaemonError::NoPrevious { path: path.to_owned() });
         let mut document = state::load::<MirrorDocument>(path)?.ok_or_else(missing)?;
@@ -102,8 +102,7 @@ impl Mirrors {
 }
 
 impl Mirrors {
-    /// What the source of a volume is called where that is a mirror of this side's; none where it
-    /// follows nobody.
+    /// The name of the source of a volume as a mirror of this side; none if it has no source.
     pub(crate) fn source_of(&self, name: &str) -> Option<String> {
         let relation = self.relations.lock().get(name).cloned()?;
         (!relation.is_failed_over()).then(|| relation.follower())
@@ -121,13 +120,13 @@ impl Mirrors {
 }
 
 impl Relation {
-    /// What the other side is called where it is a mirror of this one.
+    /// The name of the other side as a mirror of this one.
     pub(super) fn follower(&self) -> String {
         let document = self.document.lock();
         format!("{}-{:016x}", transfer::peer_digits(document.fingerprint), document.relationship)
     }
 
-    /// Refuses where what was known of the other side was given up.
+    /// Refuses if the record of the other side was given up.
     pub(super) fn refuse_without_source(&self) -> Result<(), ServerError> {
         let document = self.document.lock();
         match document.address.is_empty() {
@@ -138,7 +137,7 @@ impl Relation {
 }
 
 impl MirrorDocument {
-    /// Refuses to connect where the other side alone says that it is.
+    /// Refuses to connect to an address that only the other side has announced.
     pub(super) fn refuse_unseen(&self, volume: &str) -> Result<(), ServerError> {
         let (volume, address) = (volume.to_owned(), self.address.clone());
         if self.unseen { Err(RoleError::AddressUnseen { volume, address }.into()) } else { Ok(()) }

@@ -1,5 +1,5 @@
-//! Comparing a mirror with its source, and mending what is damaged on either side: on request,
-//! after each update, and whenever the source is asked for the lag.
+//! Comparing a mirror with its source, and repairing damage on either side: on request, after each
+//! update, and with each query for the lag.
 
 use std::io;
 use std::io::{Read, Write};
@@ -27,9 +27,9 @@ use crate::work::background;
 use crate::work::jobs::Progress;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Bytes a second that a comparison reads from media, unless told otherwise.
+/// Bytes a second that a comparison reads from media, by default.
 const RATE: u64 = 100 << 20;
-/// The longest rest, after what was read at once.
+/// The longest rest after a read.
 const REST_MAX: Duration = Duration::from_secs(5);
 /// A rest is taken in pieces of this, so that an end is noticed.
 const NAP: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ impl Drop for Verifying<'_> {
     }
 }
 
-/// Counts what goes over a stream.
+/// Counts the bytes over a stream.
 struct Counted<'a> {
     stream: &'a mut SourceStream,
     bytes: u64,
@@ -70,8 +70,8 @@ impl Write for Counted<'_> {
 }
 
 impl Mirrors {
-    /// Mends what is damaged on either side over a connection that has said hello. What fails is
-    /// tried again with the next question for the lag.
+    /// Repairs damage on either side over a connection after its handshake. A failed repair is
+    /// retried with the next query for the lag.
     pub(super) fn mend<S: Read + Write>(&self, relation: &Relation, client: &mut Client<'_, S>) {
         match relation.destination.mend(client) {
             Ok(mended) => self.note_mended(relation, &mended),
@@ -172,7 +172,7 @@ impl Mirrors {
             }
             (last, read) = (self.clock.monotonic(), at.read);
         };
-        // Whoever hears nothing for as long as its patience hangs up.
+        // A side that receives nothing within its patience hangs up.
         let rest = REST_MAX.min(patience / 4);
         let region_blocks = if request.scrub { (rate * rest.as_secs_f64()) as u64 / BLOCK } else { u64::MAX };
         let mut work = VerifyWork { cancel: progress.cancelled(), progress: &mut tell, region_blocks };

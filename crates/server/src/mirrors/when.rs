@@ -1,6 +1,6 @@
-//! When a mirror is updated by itself: every so often, or by a cron expression in a time zone. What
-//! was missed, while the server was away, the mirror paused or an update ran longer than its
-//! interval, is one run.
+//! When a mirror is updated automatically: at an interval, or by a cron expression in a time zone.
+//! Runs missed while the server was stopped, the mirror paused or an update ran longer than its
+//! interval become one run.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::schedules::timetable::Timetable;
 /// The shortest time between two runs of a cron expression.
 const CRON_MS_MIN: u64 = 60_000;
 
-/// How long the schedule may sleep, of which these are the next runs, and which has looked at
-/// `now_ms`. What was due then has begun, or can't for as long as it is paused, runs, or takes
-/// writes: waiting for that would be no rest at all.
+/// The time for which the schedule may sleep, with these next runs, after a check at `now_ms`. Runs
+/// due then have begun, or can't while the mirror is paused, running, or writable: waiting for
+/// those would be a busy loop.
 pub(super) fn rest(next_ms: impl Iterator<Item = u64>, now_ms: u64) -> Duration {
     let left = next_ms.filter_map(|next| next.checked_sub(now_ms).filter(|left| *left > 0)).min();
     left.map_or(Duration::MAX, Duration::from_millis)
@@ -31,13 +31,13 @@ pub(super) struct When {
     pub(super) cron: Option<String>,
     /// All the time.
     pub(super) continuous: bool,
-    /// Of the expression, and of the hours of a limit; UTC when not told.
+    /// Of the expression, and of the hours of a limit; UTC by default.
     pub(super) zone: Option<String>,
 }
 
 impl When {
-    /// What is wished, where the rest stays. `every_ms` 0 and the expression `off` take a schedule
-    /// back, and either one takes the place of the other.
+    /// The requested settings, with the others unchanged. `every_ms` 0 and the expression `off`
+    /// remove a schedule, and each replaces the other.
     pub(super) fn changed(
         &self,
         every_ms: Option<u64>,
@@ -107,8 +107,8 @@ impl When {
         }
     }
 
-    /// The next run, which was planned for `due_ms`, once the clock was put back: a mirror is not
-    /// left alone until that shows the same hour again. What ran at an hour that comes again runs
+    /// The next run, which was planned for `due_ms`, after the clock was set back: a mirror does
+    /// not wait until the clock shows the same hour again. A run at an hour that repeats runs
     /// again.
     pub(super) fn no_later_ms(&self, due_ms: u64, now_ms: u64) -> u64 {
         self.next_ms(now_ms).map_or(due_ms, |next| next.min(due_ms))

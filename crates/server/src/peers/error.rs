@@ -31,10 +31,10 @@ pub enum PeersError {
     /// The source does not know the token: it was revoked, or its identity was replaced.
     #[error("the source does not know this token")]
     TokenUnknown,
-    /// The token was given for another volume.
+    /// The token was issued for another volume.
     #[error("this peer may not mirror volume `{volume}`")]
     VolumeNotAllowed {
-        /// The volume asked for.
+        /// The requested volume.
         volume: String,
     },
     /// The certificate is not pinned (any more).
@@ -62,7 +62,7 @@ pub enum PeersError {
         /// The cause.
         source: io::Error,
     },
-    /// A connection that stands, and nothing comes, or nothing is taken.
+    /// An open connection on which no data arrives, or none is accepted.
     #[error("the {peer} at {address} made no progress for {}: the transfer was aborted", Interval(*patience))]
     Silent {
         /// "source" or "destination".
@@ -80,18 +80,18 @@ pub enum PeersError {
         /// Ours.
         ours: u32,
     },
-    /// The other end said something that has no place here.
+    /// The other end violated the protocol.
     #[error("the peer at {address} broke the protocol")]
     PeerProtocol {
         /// Who.
         address: String,
     },
-    /// What the source refused, in its own words.
+    /// A refusal by the source, in its own words.
     #[error("the source at {address} refused: {}", body.message)]
     Refused {
         /// Who.
         address: String,
-        /// What it said.
+        /// Its message.
         body: Box<ErrorBody>,
     },
     /// No address to put into a token.
@@ -131,7 +131,7 @@ impl PeersError {
         }
     }
 
-    /// What to do next, in one sentence.
+    /// The next step for the user, in one sentence.
     pub(crate) fn next(&self) -> String {
         match self {
             PeersError::DamagedIdentity { path } => format!(

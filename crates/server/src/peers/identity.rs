@@ -18,7 +18,7 @@ use crate::peers::error::PeersError;
 use crate::state;
 
 /// SHA-256 of a certificate in DER; 64 hexadecimal digits as text. All zeroes, which no certificate
-/// has, stand for one that is not known.
+/// has, represent an unknown one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fingerprint([u8; 32]);
@@ -29,7 +29,7 @@ impl Fingerprint {
     }
 }
 
-/// The text is no fingerprint.
+/// The text is not a fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a fingerprint is 64 hexadecimal digits")]
 pub struct InvalidFingerprint;
@@ -78,7 +78,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The identity in `dir` (`identity.pem`: key, then certificate), made if there is none.
+    /// The identity in `dir` (`identity.pem`: key, then certificate), created if there is none.
     pub(crate) fn open(dir: &Path) -> Result<Self, ServerError> {
         let path = dir.join("identity.pem");
         // A link to where it is kept is one, also while that is not there.
@@ -100,7 +100,7 @@ impl Identity {
             state::replace(&path, pem.as_bytes()).map_err(ServerError::path("write", &path))?;
         }
         let pem = std::fs::read(&path).map_err(ServerError::path("read", &path))?;
-        // Never made anew by itself: to its peers that would be another server.
+        // Never recreated automatically: to its peers that would be another server.
         let damaged = |_| ServerError::Peers(PeersError::DamagedIdentity { path: path.clone() });
         let certificate = CertificateDer::from_pem_slice(&pem).map_err(damaged)?;
         let key = PrivateKeyDer::from_pem_slice(&pem).map_err(damaged)?;

@@ -28,7 +28,7 @@ pub(crate) type SourceLane = StreamOwned<ClientConnection, Watched<TcpStream>>;
 /// The stream to a source.
 pub(crate) type SourceStream = Bundle<SourceLane>;
 
-/// What to connect to.
+/// The target of a connection.
 #[derive(Debug, Clone)]
 pub(crate) struct SourceAddress<'a> {
     pub(crate) address: &'a str,
@@ -39,8 +39,8 @@ pub(crate) struct SourceAddress<'a> {
     pub(crate) connections: u32,
 }
 
-/// Connects, as many times as is asked. In the transfer the source may be silent for `patience`.
-/// `opened` gets another handle on each socket at once, by which the connection can be cut.
+/// Opens the given number of connections. In the transfer the source may be silent for `patience`.
+/// `opened` immediately gets another handle of each socket, to shut the connection down.
 pub(crate) fn connect(
     identity: &Identity,
     source: &SourceAddress<'_>,
@@ -71,7 +71,7 @@ pub(crate) fn connect(
     Ok(Bundle::new(lanes))
 }
 
-/// Says that nothing more comes. The source would take it for a connection that broke, without.
+/// Announces the end of the stream. Otherwise the source would treat it as a broken connection.
 pub(crate) fn hang_up(stream: &mut SourceStream) {
     for lane in stream.lanes_mut() {
         lane.conn.send_close_notify();

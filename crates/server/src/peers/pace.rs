@@ -2,9 +2,10 @@
 //! waited.
 //!
 //! The destination reads no faster than that, and its socket's window, which grows with what is
-//! read, holds the source back: a few hundred KiB may be on the way ahead of it. What was read is
-//! owed, time pays it off, and reading waits while more than a fiftieth of a second's bytes are
-//! owed. Idle time earns nothing, so the rate is kept over every second, and not only on average.
+//! read, holds the source back: a few hundred KiB may be in flight ahead of it. Bytes that were
+//! read are a debt that time pays off, and reading waits while the debt is more than a fiftieth of
+//! a second's bytes. Idle time earns no credit, so the rate holds over every second, and not only
+//! on average.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,8 +15,7 @@ use parking_lot::Mutex;
 
 /// The longest rest: a change of the rate is noticed within it.
 const REST_MAX: Duration = Duration::from_millis(50);
-/// What may be owed without waiting: this part of a second. Longer than a sleep that lasts too
-/// long.
+/// The debt without waiting, as a part of a second. Longer than the usual overrun of a sleep.
 const SLACK: f64 = 0.02;
 /// The least rate, in bytes a second. Slower than that, a link looks as if it had stalled.
 pub(crate) const RATE_MIN: u64 = 16 << 10;
@@ -36,7 +36,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Bytes a second from now on; none for as fast as it goes.
+    /// Bytes a second from now on; none for no limit.
     pub(crate) fn set(&self, rate: Option<u64>) {
         self.rate.store(rate.map_or(0, |rate| rate.max(RATE_MIN)), Ordering::Relaxed);
     }
@@ -46,7 +46,7 @@ impl Pace {
         Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate > 0)
     }
 
-    /// Waits until so many bytes more may have come. `rest` sleeps, and says whether to go on.
+    /// Waits until `bytes` more may have arrived. `rest` sleeps, and returns whether to continue.
     pub(crate) fn pay(&self, bytes: usize, clock: &dyn Clock, rest: &mut dyn FnMut(Duration) -> bool) {
         let mut owed = self.owed.lock();
         owed.bytes += bytes as f64;
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// Moves as many bytes, and says how long that took. Sleeps last longer than they should.
+    /// Moves `total` bytes, and returns the duration. Sleeps overrun.
     fn takes(pace: &Pace, total: u64, clock: &ManualClock, rng: &mut Rng) -> f64 {
         let began = clock.monotonic();
         let mut moved = 0;

@@ -8,13 +8,13 @@ use cairn_mirror::MirrorError;
 
 use crate::peers::watched::Watched;
 
-/// Whether a conversation ended because nothing came, or nothing was taken, for as long as was
-/// waited.
+/// Whether a conversation ended because the peer neither sent nor accepted data within the
+/// patience.
 pub(crate) fn is_silence(error: &MirrorError) -> bool {
     matches!(error, MirrorError::Io(source) if is_late(source))
 }
 
-/// Whether a socket waited as long as it should. Linux says `WouldBlock` then.
+/// Whether a socket has timed out. Linux reports `WouldBlock` then.
 pub(crate) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }

@@ -47,7 +47,7 @@ pub(crate) fn mirror_server(identity: &Identity) -> Result<Arc<ServerConfig>, Se
     Ok(Arc::new(config))
 }
 
-/// TLS for NBD clients, who have no certificate of their own.
+/// TLS for NBD clients, which have no certificate of their own.
 pub(crate) fn nbd_server(identity: &Identity) -> Result<Arc<ServerConfig>, ServerError> {
     let config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
@@ -102,7 +102,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// Takes any certificate whose key the client proves to hold; who it is, is decided after the
+/// Accepts any certificate whose key the client proves to hold; its identity is checked after the
 /// handshake.
 #[derive(Debug)]
 struct HoldsItsKey {

@@ -1,5 +1,5 @@
-//! The one word that makes a first mirror: where the source is, which certificate it has, and a
-//! secret that is good once.
+//! The token for a first mirror: the address of the source, its certificate, and a secret that is
+//! valid once.
 //!
 //! `cairn1-` and a base64url of JSON. The number in the prefix is the version of the token.
 
@@ -14,10 +14,10 @@ use crate::peers::error::PeersError;
 use crate::peers::identity::Fingerprint;
 
 const PREFIX: &str = "cairn1-";
-/// A token is below 400 bytes; what is longer is something else that was pasted.
+/// A token is below 400 bytes; a longer text is not a token.
 const MAX_LENGTH: usize = 2048;
 
-/// What a token says.
+/// The content of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Token {
     /// Names the invitation.
@@ -70,18 +70,18 @@ impl Secret {
         Self(URL_SAFE_NO_PAD.encode(random_bytes::<16>()))
     }
 
-    /// What is kept of it: whoever reads the state file cannot use it.
+    /// The stored form: a reader of the state file cannot use it.
     pub(crate) fn digest(&self) -> String {
         URL_SAFE_NO_PAD.encode(Sha256::digest(self.0.as_bytes()))
     }
 
-    /// Compares in constant time with what was kept.
+    /// Compares in constant time with the stored digest.
     pub(crate) fn matches(&self, digest: &str) -> bool {
         self.digest().as_bytes().ct_eq(digest.as_bytes()).into()
     }
 }
 
-/// Bytes that nobody can guess.
+/// Unpredictable bytes.
 pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the system gives random numbers once it has booted");

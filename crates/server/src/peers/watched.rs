@@ -1,10 +1,10 @@
-//! A stream whose other side must keep moving: one that gives or takes a byte now and then counts
-//! as stalled, as one that gives none.
+//! A stream whose other side must make progress: one that sends or accepts a byte now and then
+//! counts as stalled, like a silent one.
 //!
 //! A socket's own timeout counts from the last byte, so a peer that sends one a second would never
-//! meet it, and inside of TLS nobody would even notice: a record is told of when it is whole. So
-//! this stands below TLS and counts what it waited for. Time that this side spends elsewhere does
-//! not count, and whoever asks gives the other side a new start.
+//! reach it, and code above TLS would not even notice: a record is delivered only when it is
+//! complete. So this works below TLS and measures its waits. Time that this side spends elsewhere
+//! does not count, and each request gives the other side a new start.
 
 use std::io;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use cairn_base::Clock;
 /// Bytes for each second of waiting, less than any link that a transfer could end on.
 const BYTES_A_SECOND: u64 = 16;
 
-/// What was waited for, and what came of it.
+/// The time waited, and the bytes received.
 #[derive(Default)]
 struct Window {
     waited: Duration,
@@ -24,7 +24,7 @@ struct Window {
 }
 
 impl Window {
-    /// False once as long as the patience was waited for next to nothing.
+    /// False once the wait has reached the patience with almost no bytes.
     fn count(&mut self, waited: Duration, bytes: usize, patience: Duration) -> bool {
         self.waited += waited;
         self.bytes += bytes as u64;
@@ -44,12 +44,12 @@ pub(crate) struct Watched<S> {
     patience: Duration,
     reading: Window,
     writing: Window,
-    /// By the clock; none for as long as it takes.
+    /// By the monotonic clock; none for no limit.
     end: Option<Duration>,
 }
 
 impl<S> Watched<S> {
-    /// The stream, which waits by itself for no longer than `patience` for a byte.
+    /// The stream, whose own timeout for a byte is at most `patience`.
     pub(crate) fn new(inner: S, clock: Arc<dyn Clock>, patience: Duration) -> Self {
         Self { inner, clock, patience, reading: Window::default(), writing: Window::default(), end: None }
     }
@@ -65,8 +65,8 @@ impl<S> Watched<S> {
         (self.reading, self.writing) = (Window::default(), Window::default());
     }
 
-    /// What goes on for longer than that from now on is given up as well, however much comes; none
-    /// for as long as it takes.
+    /// An exchange that takes longer than that from now on is also aborted, at any rate; none for
+    /// no limit.
     pub(crate) fn set_end(&mut self, within: Option<Duration>) {
         self.end = within.map(|within| self.clock.monotonic() + within);
     }
@@ -94,7 +94,7 @@ impl<S: Write> Write for Watched<S> {
         let before = self.clock.monotonic();
         let count = self.inner.write(bytes)?;
         let now = self.clock.monotonic();
-        // What is answered to this is waited for anew.
+        // The wait for the answer to this starts anew.
         self.reading = Window::default();
         if self.writing.count(now.saturating_sub(before), count, self.patience) && !self.is_over(now) {
             return Ok(count);

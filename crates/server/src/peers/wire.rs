@@ -1,5 +1,4 @@
-//! What peers say to each other before the mirror protocol begins: who they are, what for, and
-//! whether they may.
+//! The handshake of peers before the mirror protocol begins: identity, purpose, and permission.
 //!
 //! Over TLS the destination sends one hello, the source answers it. Each is a length (4 bytes,
 //! big-endian) and that many bytes of JSON. Everything after the answer is chunks of
@@ -15,12 +14,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::peers::Credential;
 
-/// The version of the hello and of what follows. Peers must have the same.
+/// The version of the hello and of the data after it. Peers must have the same.
 pub(crate) const PEER_VERSION: u32 = 2;
 /// Longest message, in bytes.
 const MAX_MESSAGE: u32 = 64 << 10;
 
-/// What a destination says first.
+/// The first message of a destination.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// [`PEER_VERSION`] of the destination.
@@ -46,7 +45,7 @@ pub(crate) struct Hello {
 pub(crate) struct Lane {
     /// Names the bundle; the destination makes it up.
     pub(crate) bundle: String,
-    /// Which of them, from 0.
+    /// The number of this connection, from 0.
     pub(crate) index: u32,
     /// How many.
     #[serde(rename = "of")]
@@ -56,7 +55,7 @@ pub(crate) struct Lane {
 /// Most connections of one bundle.
 pub(crate) const LANES_MAX: u32 = 16;
 
-/// What the source answers.
+/// The answer of the source.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Welcome {
@@ -71,8 +70,7 @@ pub(crate) enum Welcome {
     },
 }
 
-/// What the other side says, as it is shown to people: it may mean harm, and tells no terminal what
-/// to do.
+/// The other side's error, as shown to people: it may be hostile, and must not control a terminal.
 fn harmless<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ErrorBody, D::Error> {
     let ErrorBody { error, message, next } = ErrorBody::deserialize(deserializer)?;
     let shown = |text: String| -> String {
@@ -95,7 +93,7 @@ pub(crate) fn send<T: Serialize>(stream: &mut impl Write, message: &T) -> io::Re
     stream.flush()
 }
 
-/// Receives a message; what is none is `InvalidData`.
+/// Receives a message; an invalid one is `InvalidData`.
 pub(crate) fn receive<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<T> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;

@@ -1,5 +1,5 @@
-//! What every kind of schedule holds when the clock of its server is set: the next run is at most
-//! one period away, also after a restart.
+//! The property of every kind of schedule when the clock of its server is set: the next run is at
+//! most one period away, also after a restart.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ const DAY: u64 = 24 * HOUR;
 pub(crate) trait Scheduled {
     /// A look of the thread. True when something ran.
     fn look(&mut self, now_ms: u64) -> bool;
-    /// The server starts anew, and knows what was written down.
+    /// The server restarts, with the saved state.
     fn restart(&mut self, now_ms: u64);
 }
 
 /// Sets the clock forward and back, by little and by years, with restarts in all places. After each
-/// setting a run comes within one period, and no more than a run a period, beside the one that each
-/// setting may add.
+/// change a run follows within one period, and at most one run per period, plus one that each
+/// change may add.
 pub(crate) fn check<S: Scheduled>(name: &str, period_ms: u64, mut make: impl FnMut(u64) -> S) {
     let start = Timestamp(1_795_269_787 * 1_000_000_000);
     let look = Duration::from_millis(period_ms / 20);

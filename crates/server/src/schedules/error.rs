@@ -21,9 +21,9 @@ pub enum SchedulesError {
     /// No cron expression.
     #[error("`{text}` is not a cron expression: {reason}")]
     Cron {
-        /// What was given.
+        /// The given text.
         text: String,
-        /// What is wrong with it.
+        /// The fault in it.
         reason: String,
     },
 }
@@ -37,7 +37,7 @@ impl SchedulesError {
         }
     }
 
-    /// What to do next, in one sentence.
+    /// The next step for the user, in one sentence.
     pub(crate) fn next(&self) -> String {
         match self {
             SchedulesError::Cron { .. } => "give five fields: minute, hour, day of the month, month, day of the week, such as `30 2 * * 1-5`".into(),

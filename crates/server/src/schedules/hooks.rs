@@ -1,13 +1,13 @@
 //! Commands that an owner has run around each snapshot of a volume, to quiesce a database for
 //! instance: one before it, one after it.
 //!
-//! Around means around: the command after it runs once the snapshot is made or has failed, also by
-//! a bug, and also when the command before it failed or took too long, so that nobody stays
-//! quiesced. Without success before it there is no snapshot. A command that takes longer than its
-//! time is killed with all that it has started, and so is one that runs when the server ends, but
-//! that the one after a snapshot gets some seconds: nobody stays quiesced. Snapshots of one volume
-//! with hooks are made one at a time; those that updates of mirrors, schedules, dumps and owners
-//! make have them, and those that are taken in a change of roles have not.
+//! The command after a snapshot runs when the snapshot is made or has failed, even by a bug, and
+//! also if the command before it failed or took too long, so that no program stays quiesced. If the
+//! command before fails there is no snapshot. A command that exceeds its time limit is killed with
+//! all processes that it started. So is one that runs when the server stops, except that the
+//! command after a snapshot gets some seconds: no program stays quiesced. Snapshots of one volume
+//! with hooks are made one at a time. Those of mirror updates, schedules, dumps and owners run the
+//! hooks; those in a change of roles do not.
 
 use std::fs;
 use std::io::{PipeReader, Read};
@@ -34,24 +34,24 @@ use crate::state::Unread;
 
 mod commands;
 
-/// How long a command may take when nothing is said.
+/// Time limit of a command, by default.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest that can be said: writes may be held back all the while.
+/// The longest possible time limit: writes may be held back during all of it.
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
-/// How long the end of a command that was killed is waited for. One that waits in the kernel, as
-/// for a file system that it has frozen itself, may end only when the one after it has run.
+/// Wait for the end of a killed command. One that waits in the kernel, as for a file system that it
+/// has frozen itself, may end only after the next command has run.
 const END_PATIENCE: Duration = Duration::from_secs(1);
-/// What a command after a snapshot still gets when the server ends.
+/// Time left for a command after a snapshot when the server stops.
 const AT_THE_END: Duration = Duration::from_secs(10);
-/// Bytes of what a command said that are kept: the end of it.
+/// Bytes of a command's output that are kept: its end.
 const SAID_MAX: usize = 1024;
-/// How long what a command said is waited for once it has ended: what it left running may hold its
+/// Wait for the output of a command after its end: processes that it left running may hold its
 /// output open for ever.
 const SAID_PATIENCE: Duration = Duration::from_millis(200);
 /// How often a running command is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What `hooks.json` says.
+/// The content of `hooks.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HooksDocument {
     before: Option<String>,
@@ -65,21 +65,21 @@ impl HooksDocument {
     }
 }
 
-/// What `hooks.running.json` says while commands run around a snapshot.
+/// The content of `hooks.running.json` while commands run around a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Underway {
     /// The run of the server that began them.
     server: String,
-    /// What all processes that they start have in their environment, as [`RUN`].
+    /// The value of [`RUN`] in the environment of all processes that they start.
     run: String,
     /// The command after the snapshot, as it was then.
     after: String,
     timeout_ms: u64,
-    /// It is the one that runs.
+    /// The command after the snapshot is running.
     releasing: bool,
 }
 
-/// The variable that tells what commands around a snapshot have started.
+/// The variable that marks processes started by commands around a snapshot.
 const RUN: &str = "CAIRN_HOOK_RUN";
 
 /// Another one each time that the server starts.
@@ -92,7 +92,7 @@ fn this_server() -> &'static str {
 pub(crate) struct Hooks {
     path: PathBuf,
     document: Mutex<HooksDocument>,
-    /// Without what it says no snapshot is made: it may name hooks.
+    /// While it is unreadable no snapshot is made: it may name hooks.
     unread: Mutex<Option<Unread>>,
     /// One snapshot at a time.
     turn: Mutex<()>,
@@ -103,7 +103,7 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
-    /// What the folder of a volume says.
+    /// Loads the document in the folder of a volume.
     pub(crate) fn open(path: PathBuf) -> Self {
         let (document, unread) = state::known::<HooksDocument>(&path);
         let (document, unread) = (Mutex::new(document.unwrap_or_default()), Mutex::new(unread));
@@ -111,14 +111,14 @@ impl Hooks {
         Self { path, document, unread, turn, problem, ending }
     }
 
-    /// Takes in what the folder of the volume says by now.
+    /// Loads the present document in the folder of the volume.
     pub(crate) fn read(&self) {
         let (document, unread) = state::known::<HooksDocument>(&self.path);
         *self.document.lock() = document.unwrap_or_default();
         *self.unread.lock() = unread;
     }
 
-    /// Ends those that run, and lets none begin.
+    /// Stops running hooks, and prevents new ones.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);
     }
@@ -152,7 +152,7 @@ impl Hooks {
             None => Ok(()),
             Some(command) => self.run(volume, which, &name, command, document.timeout()),
         };
-        // A bug in it is one of its caller, who is told once nobody is quiesced any more.
+        // A panic in it belongs to the caller, and is resumed when no program is quiesced any more.
         let made = run("before", &document.before).map(|()| catch_unwind(AssertUnwindSafe(make)));
         underway.releasing = true;
         // Where that can't be written the command after it is cut off by a start, and runs again.
@@ -186,7 +186,7 @@ impl Hooks {
         }
     }
 
-    /// What a server that was killed has left.
+    /// The hooks that a killed server has left.
     fn cut(&self) -> Option<Underway> {
         let path = self.underway();
         let unknown = || {
@@ -196,12 +196,12 @@ impl Hooks {
             let (server, run) = (String::new(), String::new());
             Some(Underway { server, run, after, timeout_ms, releasing: false })
         };
-        // One that can't be read says all the same that there was something to release.
+        // An unreadable one still shows that there was something to release.
         let left = state::load::<Underway>(&path).unwrap_or_else(|_| unknown())?;
         (left.server != this_server()).then_some(left)
     }
 
-    /// Runs the command after a snapshot where a server was killed before it was over; meanwhile no
+    /// Runs the command after a snapshot if a server was killed before its end; meanwhile no
     /// snapshot is made. It takes as long as the command.
     pub(crate) fn release(&self, volume: &str) {
         let _turn = self.turn.lock();
@@ -222,8 +222,7 @@ impl Hooks {
                 std::thread::sleep(LOOK_EVERY);
             }
         };
-        // A command after a snapshot may be about to be over, and what it does is not to be done by
-        // halves.
+        // A command after a snapshot may be about to end, and must not stop half way.
         let is_over = left.releasing && wait(timeout, &|_| {});
         let is_ended = is_over
             || wait(AT_THE_END, &|pid| {
@@ -305,7 +304,7 @@ impl Hooks {
         }
     }
 
-    /// What is wrong with them.
+    /// The problem of the hooks.
     pub(crate) fn problem(&self, volume: &str) -> Option<api::Problem> {
         let message = self.problem.lock().clone()?;
         let next =
@@ -329,8 +328,8 @@ fn start(volume: &str, which: &str, run: &str, text: &str) -> std::io::Result<(C
     Ok((command.spawn()?, said))
 }
 
-/// The end of what a command says. It is read for as long as anything that the command has started
-/// may write, as a full pipe would stop that.
+/// The end of a command's output. It is read as long as any process that the command has started
+/// may write, as a full pipe would block that.
 struct Said {
     end: Arc<Mutex<Vec<u8>>>,
     reading: JoinHandle<()>,
@@ -368,8 +367,8 @@ impl Said {
     }
 }
 
-/// The processes that commands of this run have started and that run still, as far as this server
-/// may look at them.
+/// The running processes that commands of this run have started, as far as this server may inspect
+/// them.
 fn started_by(run: &str) -> Vec<Pid> {
     if run.is_empty() {
         return Vec::new();
@@ -377,8 +376,8 @@ fn started_by(run: &str) -> Vec<Pid> {
     processes_with(RUN, |value| value == run.as_bytes())
 }
 
-/// The processes that have this variable in the environment that they were started with, with such
-/// a value, but for this one, and as far as it may look at them.
+/// The processes whose initial environment has this variable with a matching value, except this
+/// one, as far as it may inspect them.
 pub(crate) fn processes_with(variable: &str, is_it: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
     let has_it = |entry: &[u8]| {
         let value = entry.strip_prefix(variable.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
@@ -386,7 +385,7 @@ pub(crate) fn processes_with(variable: &str, is_it: impl Fn(&[u8]) -> bool) -> V
     };
     let of = |process: fs::DirEntry| {
         let pid = process.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
-        // Of one that has ended and that nobody has waited for it is empty.
+        // It is empty for a zombie.
         let environment = fs::read(Path::new(&process.path()).join("environ")).ok()?;
         let is_other = pid != rustix::process::getpid();
         (is_other && environment.split(|byte| *byte == 0).any(has_it)).then_some(pid)
@@ -394,8 +393,8 @@ pub(crate) fn processes_with(variable: &str, is_it: impl Fn(&[u8]) -> bool) -> V
     fs::read_dir("/proc").map(|all| all.flatten().filter_map(of).collect()).unwrap_or_default()
 }
 
-/// Kills a command and all that it has started. False of one that does not end by that for now: it
-/// is waited for aside.
+/// Kills a command and all processes that it has started. False if it does not end for now: a
+/// separate thread waits for it.
 pub(crate) fn end(mut child: Child) -> bool {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);
@@ -403,7 +402,7 @@ pub(crate) fn end(mut child: Child) -> bool {
     let until = Instant::now() + END_PATIENCE;
     while matches!(child.try_wait(), Ok(None)) {
         if Instant::now() >= until {
-            // Where there is no thread for it, what is left of it goes with the server.
+            // Without a thread for it, the zombie stays until the server exits.
             let wait = move || drop(child.wait());
             drop(std::thread::Builder::new().name("hook".to_owned()).spawn(wait));
             return false;

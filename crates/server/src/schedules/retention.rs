@@ -8,7 +8,7 @@ use chrono_tz::Tz;
 
 use super::timetable::in_zone;
 
-/// What makes two moments the same hour, day and so on.
+/// The key that is equal for two moments in the same hour, day and so on.
 type Period = fn(&DateTime<Tz>) -> (i64, i64);
 
 /// By its beginning in UTC: when clocks go back, an hour comes twice, and some places are half an
@@ -40,9 +40,9 @@ fn rules(keep: &Keep) -> [(u32, Period); 5] {
     [(keep.hourly, hour), (keep.daily, day), (keep.weekly, week), (keep.monthly, month), (keep.yearly, year)]
 }
 
-/// Says of each moment, given in milliseconds since 1970 UTC, whether its snapshot stays. They come
-/// in the order in which the snapshots were made: where a clock was put back, that is not the order
-/// of the times, and the newest is the one that was made last.
+/// Returns for each moment, given in milliseconds since 1970 UTC, whether its snapshot stays. They
+/// are in the order in which the snapshots were made: after a clock was set back that is not the
+/// order of the times, and the newest is the one made last.
 pub(crate) fn kept(keep: &Keep, made_ms: &[u64], zone: Tz) -> Vec<bool> {
     if *keep == Keep::default() {
         return vec![true; made_ms.len()];
@@ -68,9 +68,9 @@ pub(crate) fn kept(keep: &Keep, made_ms: &[u64], zone: Tz) -> Vec<bool> {
     stays
 }
 
-/// What stays of moments of which each is later than those before it, where all that need not stay
-/// go at each: the same as [`kept`] says time and again, at a cost that does not grow with what
-/// stays.
+/// The remaining moments of an increasing sequence, with the removal of all unneeded ones at each
+/// step: the same result as repeated calls of [`kept`], at a cost that does not grow with the
+/// number of remaining ones.
 pub(super) struct Rolling {
     keep: Keep,
     zone: Tz,
@@ -103,7 +103,7 @@ impl Rolling {
         self.stay.into_keys().collect()
     }
 
-    /// A snapshot is made, and what need not stay goes.
+    /// Adds a snapshot, and removes those that need not stay.
     pub(super) fn add(&mut self, at_ms: u64) {
         let at = in_zone(at_ms, self.zone);
         if at.is_none() || self.keep == Keep::default() {

@@ -18,8 +18,8 @@ use crate::work::aside::Aside;
 struct Openings(Vec<(Instant, JoinHandle<()>)>);
 
 impl Openings {
-    /// Opens what can be opened by now on a thread of its own, unless nothing waits or the last
-    /// look may still come to its end.
+    /// Opens waiting volumes and devices on a thread of its own, unless none waits or the last
+    /// attempt is still running.
     fn look(&mut self, server: &Arc<Server>) {
         self.0.retain(|(_, thread)| !thread.is_finished());
         let hangs = |(begun, _): &(Instant, JoinHandle<()>)| begun.elapsed() > OPENING_PATIENCE;
@@ -33,8 +33,8 @@ impl Openings {
         }
     }
 
-    /// Waits for one that is under way, for as long as a disk takes that does not hang: what is
-    /// opened later is as after a kill.
+    /// Waits for a running attempt, for as long as a disk takes that does not hang: a later opening
+    /// is as after a kill.
     pub(super) fn end(self) {
         let begun = Instant::now();
         for (_, thread) in self.0 {
@@ -93,7 +93,7 @@ impl Drop for Runner {
         *self.ending.0.lock() = true;
         self.ending.1.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A panic was told by the thread that had it.
+            // A panic was already reported by its thread.
             let _ = thread.join();
         }
     }

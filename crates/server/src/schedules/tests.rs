@@ -81,7 +81,7 @@ fn what_is_no_timetable_is_refused() {
     assert!(read(None, None).contains("or neither"));
     assert!(read(Some(60_000), Some("* * * * *")).contains("or neither"));
     assert!(timetable::zone(Some("Mars/Olympus")).is_err());
-    // A date that never comes is no error, and no run.
+    // A date that never comes is not an error, and has no run.
     assert_eq!(cron("0 0 30 2 *", Tz::UTC).next(0), None);
 }
 
@@ -107,14 +107,13 @@ fn the_newest_of_each_period_stays() {
 #[test]
 fn snapshots_that_are_made_after_a_clock_was_put_back_are_the_newest() {
     let at = |hours: &[u64]| -> Vec<u64> { hours.iter().map(|hour| 1000 * DAY + hour * HOUR).collect() };
-    // Put back by two hours after the third; the fourth is the newest of its hour.
+    // The clock is set back by two hours after the third; the fourth is the newest of its hour.
     let made = at(&[8, 9, 10, 8, 9]);
     let last = Keep { last: 2, ..Keep::default() };
     assert_eq!(kept(&last, &made, Tz::UTC), [false, false, false, true, true]);
     let hourly = Keep { hourly: 3, ..Keep::default() };
     assert_eq!(kept(&hourly, &made, Tz::UTC), [false, false, true, true, true]);
-    // One that was made when the clock showed 1970, or a year that is far away, costs a period and
-    // no more.
+    // One made when the clock showed 1970, or a distant year, takes the place of one period only.
     for wrong in [0, 40_000] {
         let made = [at(&[8, 9]), vec![wrong * DAY], at(&[10])].concat();
         assert_eq!(kept(&hourly, &made, Tz::UTC), [false, true, true, true]);
@@ -189,7 +188,7 @@ fn schedule_goes_on_within_a_period_whatever_the_clock_is_set_to() {
 fn schedule_that_a_clock_put_back_has_left_waiting_says_so_until_its_next_run() {
     let request = SetSchedule { every_ms: Some(HOUR), ..SetSchedule::default() };
     let now = 100 * DAY;
-    // Its last run lies ahead.
+    // Its last run is in the future.
     let mut plan = Plan { last_ms: Some(now + 30 * DAY), ..plan_of("x", &request, 0).expect("a plan") };
     assert!(plan.see_clock(now) && plan.put_back_ms == Some(30 * DAY), "it is told once");
     assert!(!plan.see_clock(now + 1));
@@ -265,11 +264,11 @@ proptest! {
         if keep != Keep::default() {
             prop_assert!(count <= last + hourly + daily + weekly + monthly + yearly);
             prop_assert!(stays[stays.len() - 1], "the newest always stays");
-            // Deleting what need not stay, and judging again, deletes no more.
+            // Deleting the unneeded ones, and judging again, deletes no more.
             let left: Vec<u64> = made.iter().zip(&stays).filter(|(_, s)| **s).map(|(at, _)| *at).collect();
             prop_assert!(kept(&keep, &left, Tz::Europe__Berlin).iter().all(|stays| *stays));
         }
-        // Asked run by run, of what is left each time, the same stay.
+        // Judged run by run, on the remaining ones each time, the same stay.
         let mut one_by_one = Rolling::new(keep, Tz::Europe__Berlin);
         let mut left: Vec<u64> = Vec::new();
         for at in &made {

@@ -1,7 +1,7 @@
 //! When something is due: every so often, or by a cron expression in a time zone.
 //!
-//! Where clocks go forward, a fixed time that does not exist is taken as the first moment after the
-//! gap; where they go back, a fixed time runs once, and an expression with `*` in its hours in both
+//! Where clocks go forward, a fixed time that does not exist means the first moment after the gap;
+//! where they go back, a fixed time runs once, and an expression with `*` in its hours in both
 //! passes (croner's rules, which are those of Vixie cron).
 
 use std::str::FromStr;
@@ -16,8 +16,8 @@ use crate::schedules::error::SchedulesError;
 
 /// The shortest time between two runs: one second.
 const EVERY_MS_MIN: u64 = 1_000;
-/// A clock that is put back by no more than this has been adjusted: a run that it shows again is
-/// not repeated.
+/// A clock that is set back by at most this was only adjusted: a run at a repeated time is not
+/// repeated.
 const ADJUSTED_MS_MAX: u64 = 60_000;
 /// The same as a part of the interval, so that no run is late by more than that.
 const ADJUSTED_PART: u64 = 8;
@@ -37,7 +37,7 @@ pub(crate) enum Timetable {
 }
 
 impl Timetable {
-    /// Reads one; what is due every so often is counted from `from_ms`.
+    /// Parses one; an interval is counted from `from_ms`.
     pub(crate) fn read(
         every_ms: Option<u64>,
         cron: Option<&str>,
@@ -80,8 +80,8 @@ impl Timetable {
         }
     }
 
-    /// The next run after the one noted at `noted_ms`. A time that lies ahead of `now_ms` comes
-    /// from a clock that was ahead and says nothing: the run is due within one period from now.
+    /// The next run after the one noted at `noted_ms`. A time after `now_ms` comes from a clock
+    /// that was ahead, and is ignored: the run is due within one period from now.
     pub(crate) fn due(&self, noted_ms: u64, now_ms: u64) -> Option<u64> {
         self.next(if self.is_ahead(noted_ms, now_ms) { now_ms } else { noted_ms })
     }
@@ -93,9 +93,9 @@ impl Timetable {
         }
     }
 
-    /// Counts from now where the last run, or the setting of a schedule that has not run, is noted
-    /// at a time that lies ahead. Without a note of that the next run would be counted from now
-    /// each time, and never be due. Returns by how much the clock was put back.
+    /// Counts from now if the recorded time of the last run, or of the creation of a schedule that
+    /// has not run, is in the future. Without recording this the next run would be counted from now
+    /// each time, and never be due. Returns by how much the clock was set back.
     pub(crate) fn count_anew(
         &self,
         from_ms: &mut u64,
@@ -111,13 +111,13 @@ impl Timetable {
         Some(by_ms)
     }
 
-    /// The first time after `after_ms`, in milliseconds since 1970 UTC; nothing when there is none.
+    /// The first time after `after_ms`, in milliseconds since 1970 UTC; none if there is none.
     pub(crate) fn next(&self, after_ms: u64) -> Option<u64> {
         match self {
             Self::Every { every_ms, from_ms } => match after_ms.checked_sub(*from_ms) {
                 // One that is due after the end of time is never due.
                 Some(past) => (past / every_ms + 1).checked_mul(*every_ms)?.checked_add(*from_ms),
-                // The clock was put back to before the beginning: the same beat goes on there.
+                // The clock was set back to before the beginning: the same rhythm continues there.
                 None => Some(from_ms - (from_ms - after_ms - 1) / every_ms * every_ms),
             },
             Self::Cron(cron, zone) => {
@@ -129,13 +129,13 @@ impl Timetable {
     }
 }
 
-/// Whether the time of a run that comes every so often lies ahead of the clock: a clock that was
-/// ahead has shown it.
+/// Whether the time of a run on an interval is in the future: it was recorded by a clock that was
+/// ahead.
 pub(crate) fn is_ahead(noted_ms: u64, now_ms: u64, every_ms: u64) -> bool {
     noted_ms > now_ms.saturating_add((every_ms / ADJUSTED_PART).min(ADJUSTED_MS_MAX))
 }
 
-/// A time zone by its IANA name; UTC when none is given.
+/// A time zone by its IANA name; UTC by default.
 pub(crate) fn zone(name: Option<&str>) -> Result<Tz, ServerError> {
     let Some(name) = name else { return Ok(Tz::UTC) };
     Tz::from_str(name).map_err(|_| ServerError::Invalid {

@@ -56,7 +56,7 @@ fn two_who_write_the_same_document_leave_it_whole() {
         for writer in 0..4 {
             let path = &path;
             scope.spawn(move || {
-                // Of different lengths: a mixture of two is no document.
+                // Of different lengths: a mixture of two is not a document.
                 let word = "word".repeat(1 + 200 * writer);
                 for _ in 0..50 {
                     save(path, &says(&word)).unwrap();

@@ -1,4 +1,4 @@
-//! Whose a file or a disk is: what may have it, and whether two paths are one.
+//! Ownership of files and disks: the parts that may claim them, and whether two paths are the same.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -6,9 +6,9 @@ use std::path::Path;
 use crate::error::ServerError;
 use crate::storage::settled::found;
 
-/// Who can have files and disks beside volumes.
+/// A part of the server, other than volumes, that can claim files and disks.
 pub(crate) trait Claims: Send + Sync {
-    /// Refuses what is his and not open; what is open is locked.
+    /// Refuses a path that it claims and that is not open; open ones are locked.
     fn refuse_claimed(&self, path: &Path) -> Result<(), ServerError>;
 }
 

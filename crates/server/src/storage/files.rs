@@ -23,20 +23,20 @@ pub(crate) const TAKE_PATIENCE: Duration = Duration::from_millis(500);
 /// The part of a store that must be zero before it is taken.
 pub(crate) const MUST_BE_EMPTY: u32 = 128 << 10;
 
-/// Through the page cache: what waits there is what a plain disk's users have.
+/// Through the page cache: this gives users the same caching as a plain disk.
 pub(crate) fn origin_options() -> FileOptions {
     FileOptions { direct: Direct::Never, ..FileOptions::default() }
 }
 
-/// A log is written in large pieces that nothing changes again: by way of the page cache each byte
-/// of it would be copied once more, and push out what is read. What of it is read, the present of a
-/// placement that writes nowhere else above all, is kept there.
+/// A log is written in large pieces that never change: through the page cache each byte would be
+/// copied once more, and would evict data that is read. Data read from it is cached there, above
+/// all the present of a placement that writes nowhere else.
 pub(crate) fn store_options() -> FileOptions {
     FileOptions { direct: Direct::Writes, ..FileOptions::default() }
 }
 
-/// Opens a file or disk that was nobody's of this server. A program that just ends, or one that is
-/// just being started, may have it for a moment.
+/// Opens a file or disk that no part of this server claims. A program that is just exiting or
+/// starting may hold it for a moment.
 pub(crate) fn take_file(path: &Path, options: FileOptions) -> Result<FileDevice, OpenError> {
     let start = Instant::now();
     loop {
@@ -49,12 +49,12 @@ pub(crate) fn take_file(path: &Path, options: FileOptions) -> Result<FileDevice,
 
 /// The length of a file for a history that is so many bytes long: whole blocks.
 pub(crate) fn store_length(bytes: u64) -> u64 {
-    // Past all that there are no file is so long.
+    // No file is this long.
     bytes.checked_next_multiple_of(4096).unwrap_or(u64::MAX)
 }
 
-/// Opens a file or disk that is to hold a history, and holds nothing; a file is made, and told. One
-/// without a length gets it.
+/// Opens an empty file or disk for a history; a missing file is created, and reported. A file of
+/// length 0 gets its length.
 pub(crate) fn take_store_file(
     path: &Path,
     bytes: u64,
@@ -62,7 +62,7 @@ pub(crate) fn take_store_file(
 ) -> Result<Arc<FileDevice>, ServerError> {
     let length = store_length(bytes);
     match take_file(path, store_options()) {
-        // What a kill has left that came before it had its length.
+        // A file that a kill has left before it got its length.
         Ok(store) if store.geometry().length == 0 => {
             drop(store);
             Ok(create_store_file(path, length)?)
@@ -80,7 +80,8 @@ pub(crate) fn take_store_file(
     }
 }
 
-/// Refuses what [`take_store_file`] would, and makes nothing. What the store would be.
+/// Makes the checks of [`take_store_file`], and creates nothing. Returns the geometry of the later
+/// store.
 pub(crate) fn refuse_store_file(path: &Path, bytes: u64) -> Result<Geometry, ServerError> {
     let made = Geometry {
         length: store_length(bytes),
@@ -101,7 +102,7 @@ pub(crate) fn refuse_store_file(path: &Path, bytes: u64) -> Result<Geometry, Ser
     }
 }
 
-/// Refuses what holds something.
+/// Refuses a device that has data.
 pub(crate) fn refuse_used(store: &dyn Device, place: &Place) -> Result<(), ServerError> {
     let head = store.geometry().length.min(u64::from(MUST_BE_EMPTY)) as u32;
     if store.read(0, head)?.to_vec().iter().any(|byte| *byte != 0) {

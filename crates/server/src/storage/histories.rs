@@ -1,4 +1,4 @@
-//! Histories as the server makes and opens them: their options, of what an owner asks for.
+//! Histories as the server makes and opens them: their options, from the request of an owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(crate) fn exactly(history: &Arc<History>, at: u64) -> Result<HistoryView, Hi
     history.view_again(Timestamp(at))
 }
 
-/// Refuses a store that has another history: opened over this origin it would write there what
+/// Refuses a store with another history: opened over this origin it would write data there that
 /// belongs elsewhere.
 pub(crate) fn refuse_other_store(name: &str, store: &dyn Device, expected: &str) -> Result<(), ServerError> {
     let found = History::id_of(store).map_err(ServerError::history(name))?.to_string();
@@ -48,13 +48,13 @@ pub(crate) fn history_id(text: &str) -> Result<HistoryId, ServerError> {
     Ok(HistoryId(id.to_be_bytes()))
 }
 
-/// How the history under a volume is opened: without a read cache, as the volume has one, and a
+/// The options of a history under a volume: without a read cache, as the volume has one, and a
 /// scrub of it reads from the media.
 pub(crate) fn options_under_volume(clock: Arc<dyn Clock>) -> OpenOptions {
     OpenOptions { dirty_bytes: DIRTY_BYTES, read_bytes: 0, clock, at_least: LogPosition::default() }
 }
 
-/// What is written over a view: redirect-on-write, and never folded back into it.
+/// The options of a clone over a view: redirect-on-write, and never folded back into it.
 pub(crate) fn options_of_a_clone(block_bytes: u32) -> HistoryOptions {
     HistoryOptions {
         store: HistoryId(random_bytes()),
@@ -65,7 +65,7 @@ pub(crate) fn options_of_a_clone(block_bytes: u32) -> HistoryOptions {
     }
 }
 
-/// What a new history is like that a request asks for.
+/// The options of a new history for a request.
 pub(crate) fn new_history(
     placement: Option<api::Placement>,
     granularity: Option<&str>,
@@ -109,7 +109,7 @@ pub(crate) fn engine_placement(placement: api::Placement) -> Placement {
     }
 }
 
-/// A window, with this policy where it names none.
+/// A window, with this policy by default.
 pub(crate) fn engine_window(window: &api::Window, floor_policy: FloorPolicy) -> Result<Window, ServerError> {
     let mut thin = Window::default().thin;
     if window.thin.len() > thin.len() {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
 
-/// What a LUN's place begins with.
+/// The prefix of a LUN's place.
 const LUN: &str = "lun:";
 
 /// Where a device is.

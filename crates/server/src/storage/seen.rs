@@ -1,12 +1,12 @@
-//! How far a history had come when its server last looked: a store that comes back with less is not
-//! the one that its origin goes with.
+//! The last position of a history that its server has seen: a store that comes back with an earlier
+//! one does not match its origin.
 //!
-//! A store that was put back from a backup, while its origin went on, opens like any other: nothing
-//! in it says that it is old. What its log would write to the origin again is old then, and
-//! instants show what never was. So the server keeps beside the document of a device (`NAME.seen`),
-//! and of a volume (`history.seen`), how far the history is known to have come, durably, and
-//! refuses less. It looks when a history is opened and closed, after a revert, and once a minute
-//! while it changes, so a copy of the last minute passes for the store itself.
+//! A store that was restored from a backup, while its origin continued, opens like any other:
+//! nothing in it shows its age. Its log would write old data to the origin, and instants would show
+//! states that never existed. So the server saves the last known position of a history durably,
+//! beside the document of a device (`NAME.seen`) or of a volume (`history.seen`), and refuses an
+//! earlier one. It is saved when a history is opened and closed, after a revert, and once a minute
+//! while the history changes, so a copy from the last minute is not detected.
 //!
 //! The note is a lower bound and nothing else: one that is lost, old or damaged lets more pass, and
 //! never keeps a sound store out.
@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::state;
 
-/// How long what a history has come on is not noted at most.
+/// The longest time without saving the position of a changing history.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct SeenDocument {
     /// Which history.
@@ -46,8 +46,8 @@ struct Last {
 }
 
 impl Seen {
-    /// What was noted of the history `store` at `path`; of another one, and where it can't be read,
-    /// nothing.
+    /// The saved position of the history `store` at `path`; nothing if the file is of another
+    /// history or can't be read.
     pub(crate) fn at(path: PathBuf, store: &str) -> Self {
         let noted = state::load::<SeenDocument>(&path).unwrap_or_else(|error| {
             tracing::warn!(%error, "how far a history had come is not known: a store that is older than its origin would not be noticed");
@@ -67,9 +67,9 @@ impl Seen {
         self.last.lock().position
     }
 
-    /// Notes how far it has come. That it can't be noted is told, and stops nothing.
+    /// Saves its position. A failure is logged, and has no other effect.
     pub(crate) fn note(&self, history: &History) {
-        // First: what is noted was durable before.
+        // First: a saved position must already be durable.
         let Some(found) = history.position() else { return };
         let mut last = self.last.lock();
         last.looked = Instant::now();

@@ -1,5 +1,5 @@
-//! Whether a file or disk is there, and whether one that came back is all there: who copies one to
-//! its place would have the first half of it opened, and written to.
+//! Whether a file or disk exists, and whether one that came back is complete: otherwise, while it
+//! is being copied to its place, its first half would be opened and written to.
 
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
@@ -13,23 +13,22 @@ use std::{fs, io};
 use cairn_device::OpenError;
 use parking_lot::Mutex;
 
-/// How long a file was not written to that nobody copies any more.
+/// Time without a write after which the copy of a file is considered complete.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How long is waited for a file system to say what is there. What was opened a moment ago it knows
-/// without looking.
+/// Wait for a file system to answer whether a file exists. It answers from its cache for a file
+/// that was opened a moment ago.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// How long a start waits for disks to answer: one that sleeps, or whose controller tries once
-/// more, takes some seconds.
+/// How long a start waits for disks to answer: one that sleeps, or whose controller retries, takes
+/// some seconds.
 const AWAKE: Duration = Duration::from_secs(5);
 
-/// Paths that somebody has looked at in vain, and whose looks are not over: nobody looks there
-/// again before.
+/// Paths whose check timed out and is still running: they are not checked again before it ends.
 static HANGING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// What is at a path, for who can't wait for a disk or a server that hangs: what does not answer is
-/// not there.
+/// The metadata of a path, for callers that can't wait for a disk or a server that hangs: a path
+/// that does not answer counts as missing.
 pub(crate) fn found(path: &Path) -> Option<Metadata> {
     if HANGING.lock().contains(path) {
         return None;
@@ -57,8 +56,8 @@ pub(crate) fn found(path: &Path) -> Option<Metadata> {
     None
 }
 
-/// Those of these files and disks that do not answer when their beginning is read. What is not
-/// there answers. They are looked at side by side.
+/// The files and disks that do not answer a read of their beginning. A missing one does answer.
+/// They are checked in parallel.
 pub(crate) fn silent(paths: impl IntoIterator<Item = PathBuf>) -> BTreeSet<PathBuf> {
     let mut silent: BTreeSet<PathBuf> = paths.into_iter().collect();
     let (answer, answered) = mpsc::channel();
@@ -70,7 +69,7 @@ pub(crate) fn silent(paths: impl IntoIterator<Item = PathBuf>) -> BTreeSet<PathB
             let _ = answer.send(path);
         };
         if std::thread::Builder::new().name("look".to_owned()).spawn(look).is_err() {
-            // Whoever opens one finds out.
+            // The opening of one will find out.
             return BTreeSet::new();
         }
     }
@@ -84,18 +83,18 @@ pub(crate) fn silent(paths: impl IntoIterator<Item = PathBuf>) -> BTreeSet<PathB
     silent
 }
 
-/// What is said of one of them.
+/// The error for one of them.
 pub(crate) fn no_answer(path: &Path) -> OpenError {
     let why = "it does not answer; it is opened as soon as it does, and the others are served";
     let source = io::Error::new(io::ErrorKind::TimedOut, why);
     OpenError::Io { path: path.to_owned(), source }
 }
 
-/// True for a disk, and for a file that has not been written to for a moment; false for what is not
-/// there.
+/// True for a disk, and for a file that has not been written to for a moment; false for a missing
+/// one.
 pub(crate) fn has_settled(path: &Path) -> bool {
     let Ok(found) = fs::metadata(path) else { return false };
-    // A time that has not come says nothing.
+    // A time in the future is not significant.
     let age = found.modified().ok().and_then(|written| written.elapsed().ok());
     !found.is_file() || age.is_none_or(|age| age >= QUIET)
 }

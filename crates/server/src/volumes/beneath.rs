@@ -1,20 +1,19 @@
 //! A history is put under a volume that there is, or taken away from under it.
 //!
-//! The volume is closed for it, whoever has it, and is another opening afterwards; its content does
-//! not change.
-//! - *Put under*: `volume.json` says what is coming, the store is made, then `volume.json` says
-//!   that it is there, and only then the volume is opened over it. A crash before that leaves a
-//!   store in which nothing was recorded: the next start empties it, and the same command does it
-//!   all again.
-//! - *Taken away*: what can be copied in service is. Then `volume.json` says `leaving`, today's
-//!   content is brought to the devices of the volume, and the store loses its history. Until that
-//!   last step a start finds a history, and the volume goes on over it; behind it, it finds none,
-//!   and the volume goes on without. What the document says by then was true all along. The next
-//!   numbers of files and snapshots stay in the document, as mirrors may know of instants that the
-//!   volume was brought back from.
-//! - *Given up as lost*: where the store does not come back the volume is opened on what its
-//!   devices have, by a word of its owner. That is all that was flushed, but for the placement
-//!   `logging`, where it is refused.
+//! The volume is closed for it, even if it is in use, and reopened afterwards; its content does not
+//! change.
+//! - *Enabled*: `volume.json` records the plan, the store is created, then `volume.json` records
+//!   that it exists, and only then the volume is opened over it. A crash before that leaves a store
+//!   without records: the next start empties it, and the same command starts over.
+//! - *Disabled*: as much as possible is copied in service. Then `volume.json` records `leaving`,
+//!   the present content is copied to the devices of the volume, and the store loses its history.
+//!   Until that last step a start finds a history, and the volume continues over it; after it, a
+//!   start finds none, and the volume continues without. The document is true at every point. The
+//!   next numbers of files and snapshots stay in the document, as mirrors may have images of
+//!   instants from which the volume was reverted.
+//! - *Given up as lost*: if the store does not come back, the volume is opened on the content of
+//!   its devices, on its owner's command. That is all flushed data, except with the placement
+//!   `logging`, which refuses it.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,13 +40,13 @@ use crate::volumes::under::{
 };
 use crate::work::jobs::Progress;
 
-/// What the volume is busy with meanwhile.
+/// The work of the volume meanwhile.
 const BEING_ENABLED: &str = "it is given a history";
 const BEING_DISABLED: &str = "its history is being taken away";
 
 impl Volumes {
-    /// Refuses a history that can't be put under a volume, as far as that is known before it is
-    /// made.
+    /// Refuses a history that can't be put under a volume, as far as that is known before its
+    /// creation.
     pub(crate) fn check_enable(
         &self,
         name: &str,
@@ -86,8 +85,8 @@ impl Volumes {
         Ok(open)
     }
 
-    /// Puts a history under a volume. Whoever has it open finds it closed; it is in service again
-    /// when this returns, also as it was.
+    /// Puts a history under a volume. Its open sessions are closed; it is in service again when
+    /// this returns, on failure without the history.
     pub(crate) fn enable_history(
         &self,
         name: &str,
@@ -95,8 +94,8 @@ impl Volumes {
     ) -> Result<Arc<OpenVolume>, ServerError> {
         let _turn = self.turns.take(&[name], BEING_ENABLED)?;
         let open = self.check_enable(name, wish)?;
-        // A history keeps its device as long as it is: with room for what the volume needs as a
-        // mirror. A disk is as long as it is, with a history or without.
+        // A history never changes the length of its device: it needs room for the areas of a
+        // mirror. The length of a disk is fixed, with a history or without.
         match open.make_room_as_destination() {
             Err(ServerError::Volumes(VolumesError::DeviceTooSmall { .. })) => {}
             outcome => outcome?,
@@ -116,7 +115,7 @@ impl Volumes {
                     Err(error)
                 }
                 (noted, _) => {
-                    // It may say it already: what it says counts.
+                    // The document may have it already, and is decisive.
                     if let Err(error) = noted {
                         tracing::warn!(volume = name, %error, "that it has a history is not noted twice");
                     }
@@ -143,8 +142,8 @@ impl Volumes {
         }
     }
 
-    /// Notes what is coming, before anything of it is there: what a kill leaves is known by it, and
-    /// taken back. Gives what the document said before, too.
+    /// Records the plan before any of its files exist: it identifies the remains of a kill, which
+    /// are removed. Also returns the earlier document.
     fn begin_enable(
         &self,
         name: &str,
@@ -156,7 +155,7 @@ impl Volumes {
         Ok((before, plan))
     }
 
-    /// Refuses to take a history away: there is none, or something needs it.
+    /// Checks that a history can be disabled: it must exist and be unneeded.
     pub(crate) fn check_disable(&self, name: &str) -> Result<Arc<OpenVolume>, ServerError> {
         let open = self.get(name)?;
         let under = open.under.as_ref().ok_or_else(|| no_history(name))?;
@@ -169,9 +168,9 @@ impl Volumes {
         Err(ServerError::Devices(DevicesError::Shown { device: name.to_owned(), instants }))
     }
 
-    /// Does while the volume is in service what can be done then of taking its history away: with
-    /// the placement `logging` all that was written since it was made, or folded back, is copied.
-    /// Instants go with that.
+    /// Does the part of disabling a history that is possible while the volume is in service: with
+    /// the placement `logging`, copies all data written since its creation or last folding. This
+    /// discards instants.
     pub(crate) fn fold_history_back(&self, name: &str, progress: &Progress) -> Result<(), ServerError> {
         let open = self.check_disable(name)?;
         let history = open.under.as_ref().ok_or(ServerError::Bug)?.history();
@@ -188,15 +187,15 @@ impl Volumes {
         }
     }
 
-    /// Takes the history away from under a volume, which is out of service meanwhile: for what is
-    /// left once it was [folded back](Self::fold_history_back). It is in service again when this
-    /// returns, also where it failed: then over its history.
+    /// Disables the history under a volume, which is out of service meanwhile: it copies the rest
+    /// after it was [folded back](Self::fold_history_back). The volume is in service again when
+    /// this returns, after a failure still over its history.
     pub(crate) fn disable_history(
         &self,
         name: &str,
         progress: &Progress,
     ) -> Result<Arc<OpenVolume>, ServerError> {
-        // What was answered and is in memory alone would go where it finds no room.
+        // Acknowledged data in memory would otherwise be written where there is no room.
         self.check_disable(name)?.write_out_over_history()?;
         let (open, closed) = {
             let _turn = self.turns.take(&[name], BEING_DISABLED)?;
@@ -237,8 +236,8 @@ impl Volumes {
         released.and_then(|()| self.get(name))
     }
 
-    /// Opens a volume that can't be opened for want of its history on what its devices have,
-    /// without it, or only says what that is.
+    /// Opens a volume that lacks its history on the content of its devices, without the history, or
+    /// only reports that content.
     pub(crate) fn discard_history(
         &self,
         name: &str,
@@ -307,7 +306,7 @@ impl Volumes {
         Ok(answer)
     }
 
-    /// What to do about a volume that is not open, also where its history does not come back.
+    /// The remedy for a volume that is not open, including one whose history does not come back.
     pub(super) fn next_of(&self, name: &str, error: &ServerError) -> String {
         match is_of_the_history(error) {
             true => format!(
@@ -340,8 +339,8 @@ impl Volumes {
         }
     }
 
-    /// Takes back what a server began that was killed while it put a history under a volume, which
-    /// goes on without.
+    /// Reverts the work of a server that was killed while it put a history under a volume, which
+    /// continues without one.
     pub(super) fn settle_coming(&self, name: &str, mut document: VolumeDocument) -> VolumeDocument {
         if let Some(beneath) = document.coming.take() {
             beneath.take_back_now(name, false);
@@ -356,7 +355,8 @@ impl Volumes {
         document
     }
 
-    /// Ends what a server began that was killed while it took a history away: it is gone, or stays.
+    /// Completes the work of a server that was killed while it disabled a history: it is removed,
+    /// or stays.
     pub(super) fn settle_history(
         &self,
         name: &str,
@@ -373,9 +373,9 @@ impl Volumes {
                 tracing::warn!(volume = name, "its history had been taken away");
                 self.without_history(name, document)
             }
-            // Another file is in its place, and says nothing of it.
+            // Another file is in its place, which does not show its state.
             Err(HistoryError::NoHistory) => Ok(document),
-            // What is wrong with it is told when it is opened.
+            // Its opening will report the fault.
             _ => {
                 tracing::warn!(volume = name, "its history was to be taken away, and is still there");
                 self.note_leaving(name, false)?;
@@ -385,7 +385,7 @@ impl Volumes {
     }
 }
 
-/// True when nothing but the history keeps the volume from opening, and nobody else has it.
+/// True if only the history prevents the volume from opening, and no other process has it.
 fn is_of_the_history(error: &ServerError) -> bool {
     let is_about_it = matches!(
         error,

@@ -1,5 +1,5 @@
-//! Whose a file or a disk is. What is open is locked; what is not is looked after here: disks of
-//! volumes whose others are missing, of restores that were cut, and of adopted devices.
+//! Ownership of files and disks. Open ones are locked; this protects closed ones: disks of volumes
+//! that lack others, of interrupted restores, and of adopted devices.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -13,16 +13,16 @@ use crate::volumes::error::VolumesError;
 use crate::volumes::under::Beneath;
 
 impl Volumes {
-    /// Asks him too, from now on, before a file or a disk is taken.
+    /// Registers another part to ask before a file or a disk is claimed.
     pub(crate) fn also_ask<T: Claims + 'static>(&self, other: &Arc<T>) {
         let other: Weak<T> = Arc::downgrade(other);
-        // There is one such, who comes once.
+        // There is one such part, which is registered once.
         let _ = self.others.set(other);
     }
 
-    /// Refuses a device of a volume that is not open, of a restore that was cut, or of who else is
-    /// [asked](Self::also_ask). Those of open ones are locked; of these, one in the middle may
-    /// begin with zeroes and hold data further on.
+    /// Refuses a device of a volume that is not open, of an interrupted restore, or of the [other
+    /// part](Self::also_ask). Those of open ones are locked; a device of a closed one may begin
+    /// with zeroes and have data further on.
     pub(crate) fn refuse_if_claimed(&self, path: &Path) -> Result<(), ServerError> {
         let unavailable = |(name, entry): (&String, &VolumeState)| {
             (!matches!(entry, VolumeState::Open(_))).then(|| name.clone())

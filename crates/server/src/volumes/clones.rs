@@ -1,10 +1,10 @@
 //! Clones among the volumes: made of a snapshot of another volume, opened after it, ended and
 //! deleted before it.
 //!
-//! A clone is a volume like any other, in a folder of its own; `volume.json` names what it is made
-//! of. What a crash leaves: before its folder has its name, nothing (a start clears it away);
-//! after, a whole clone. What it is made of is kept in the parent from before the clone has a name
-//! until its folder is gone, and from a start on before anything else can happen to the parent.
+//! A clone is a volume like any other, in a folder of its own; `volume.json` names its base. A
+//! crash before its folder has its name leaves nothing (a start removes the folder); after that, a
+//! complete clone. The base is kept in the parent from before the clone has a name until its folder
+//! is removed. A start protects it before any other change of the parent.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -47,7 +47,7 @@ impl Volumes {
         Ok(CloneOf { volume: open.name.clone(), snapshot: found.id.0, root, name: found.name, temporary })
     }
 
-    /// The open parent of a clone, whose snapshot is there and the same.
+    /// The open parent of a clone, with the same snapshot.
     fn parent(&self, clone: &str, of: &CloneOf) -> Result<Arc<OpenVolume>, ServerError> {
         let gone = || {
             ServerError::Volumes(VolumesError::CloneBaseGone { clone: clone.to_owned(), base: of.shown() })
@@ -61,7 +61,7 @@ impl Volumes {
         }
     }
 
-    /// Keeps what a clone is made of, until the clone is deleted.
+    /// Protects the base of a clone, until the clone is deleted.
     pub(super) fn keep_base(&self, clone: &str, of: &CloneOf) -> Result<(), ServerError> {
         let parent = self.parent(clone, of)?;
         let kept = parent.volume.keep_snapshot(of.snapshot()).map_err(ServerError::volume(clone))?;
@@ -71,7 +71,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// What a volume is opened on: its devices, for a clone over those of its parent.
+    /// The device on which a volume is opened: its devices, for a clone over those of its parent.
     pub(super) fn below(&self, name: &str, parts: &Parts) -> Result<Arc<dyn Device>, ServerError> {
         let own = parts.under.as_ref().map_or_else(|| whole(&parts.devices), Under::device);
         let Some(of) = &parts.clone_of else { return Ok(own) };
@@ -80,7 +80,7 @@ impl Volumes {
         Ok(Arc::new(device.map_err(ServerError::volume(name))?))
     }
 
-    /// Names of volumes, each behind what it is a clone of.
+    /// Names of volumes, each after its parent.
     pub(super) fn parents_first(&self, names: Vec<String>) -> Vec<String> {
         let parent = |name: &String| Some(self.places(name)?.clone_of?.volume);
         let mut waiting: Vec<(String, Option<String>)> =
@@ -94,7 +94,7 @@ impl Volumes {
             let stuck = ready.is_empty();
             ordered.extend(ready.into_iter().map(|(name, _)| name));
             if stuck {
-                // Documents that name each other: neither opens, and both are told.
+                // Documents that name each other: neither opens, and both are reported.
                 ordered.extend(later.into_iter().map(|(name, _)| name));
                 return ordered;
             }
@@ -102,7 +102,7 @@ impl Volumes {
         }
     }
 
-    /// All open volumes, each before what it is a clone of.
+    /// All open volumes, each before its parent.
     pub(super) fn clones_first(&self) -> Vec<Arc<OpenVolume>> {
         let names = self.all().iter().map(|open| open.name.clone()).collect();
         let ordered = self.parents_first(names);
@@ -127,7 +127,7 @@ impl Volumes {
         }
     }
 
-    /// A volume is back in service: so are its clones. For who has the turn of the volume.
+    /// A volume is back in service: so are its clones. The caller must hold the turn of the volume.
     pub(super) fn open_clones_of(&self, name: &str) {
         for clone in self.clones_of(name) {
             let _turn = match self.turns.take(&[&clone], OPENING) {
@@ -148,8 +148,8 @@ impl Volumes {
         self.document(name).is_ok_and(|document| document.clone_of.is_some_and(|of| of.temporary))
     }
 
-    /// Refuses what is to last on a volume that does not: what that is made of is an image of a
-    /// mirror, which may be gone at the next start.
+    /// Refuses lasting objects on a temporary volume: its base is an image of a mirror, which may
+    /// be gone at the next start.
     pub(crate) fn refuse_temporary(&self, name: &str) -> Result<(), ServerError> {
         match self.is_temporary(name) {
             true => Err(ServerError::Invalid {
@@ -160,7 +160,7 @@ impl Volumes {
         }
     }
 
-    /// Removes what a crash has left of a temporary clone.
+    /// Removes the remains of a temporary clone after a crash.
     pub(super) fn clear_temporary(&self, name: &str) -> bool {
         let is_temporary = self.is_temporary(name);
         if is_temporary {
@@ -169,9 +169,9 @@ impl Volumes {
         is_temporary
     }
 
-    /// Makes a clone of a snapshot. It is there whole, or not at all; `settle` is done before
-    /// anybody can find it. A temporary one ends with the server, and its snapshot, which may be
-    /// any, is not kept but held open, so that the updates of a mirror go on.
+    /// Makes a clone of a snapshot. It exists completely, or not at all; `settle` runs before it
+    /// becomes visible. A temporary one ends with the server, and its snapshot, which may be any,
+    /// is not kept but held open, so that the updates of a mirror continue.
     pub(crate) fn clone_as(
         &self,
         volume: &str,
@@ -207,8 +207,8 @@ impl Volumes {
                 Ok(open)
             }
             Err(error) => {
-                // Nothing was written to it by anybody, wherever it failed. Moved first, or a start
-                // would find a half of it.
+                // It has no writes at any point of failure. It is moved first, as otherwise a start
+                // could find half of it.
                 let nursery = self.dir.join(format!(".{name}.clone"));
                 let cleared = match folder.exists() {
                     true => fs::rename(&folder, &nursery).and_then(|()| state::sync_parent(&folder)),

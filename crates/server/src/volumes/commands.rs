@@ -1,5 +1,5 @@
-//! What the API does to volumes, LUNs and snapshots: names are looked up, sessions are minded,
-//! errors are named.
+//! The API's commands for volumes, LUNs and snapshots: they look names up, respect sessions, and
+//! name errors.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -60,8 +60,8 @@ impl Server {
         outcome
     }
 
-    /// Opens the volumes whose devices were missing and are there now, and then the adopted
-    /// devices, which may be in one of those.
+    /// Opens the volumes whose missing devices are available now, and then the adopted devices,
+    /// which may be in one of those.
     pub(crate) fn open_waiting(&self) {
         self.volumes.open_waiting(&|open| self.take_in_volume(open));
         self.devices.open_waiting();
@@ -72,14 +72,14 @@ impl Server {
         self.volumes.waits_for_devices() || self.devices.waits_for_devices()
     }
 
-    /// What belongs to a volume that was opened after the start.
+    /// Starts the mirror and other state of a volume that was opened after the start.
     pub(crate) fn take_in_volume(&self, open: &Arc<OpenVolume>) {
         self.mirrors.take_in(open);
         self.drills.read(&open.name);
         self.clear_left_dumps_of(open);
     }
 
-    /// Refuses what keeps a volume from being deleted.
+    /// Checks that a volume can be deleted.
     pub(crate) fn check_delete_volume(&self, name: &str) -> Result<(), ServerError> {
         self.mirrors.refuse_if_followed(name)?;
         self.mirrors.refuse_locked(name)?;
@@ -127,7 +127,7 @@ impl Server {
         self.volumes.show_clone(name)
     }
 
-    /// Makes a clone, to which who may use what it shows is the same as of its parent.
+    /// Makes a clone, with the same access settings as its parent.
     pub(crate) fn clone_as(
         &self,
         volume: &str,
@@ -135,7 +135,7 @@ impl Server {
         name: &str,
         temporary: bool,
     ) -> Result<Arc<OpenVolume>, ServerError> {
-        // Before anybody can find it.
+        // Before it becomes visible.
         let settle = || self.access.copy(volume, name);
         self.volumes.clone_as(volume, snapshot, name, temporary, &settle)
     }
@@ -253,9 +253,9 @@ impl Server {
         self.access.retire(&name, self.is_shown(&open, lun))
     }
 
-    /// Whether something is set for a LUN, and the past of its volume has one of that name: who may
-    /// not see a LUN does not see what it was either, nor what a rollback brings back. What can't
-    /// be read may be one.
+    /// Whether a LUN has settings, and the past of its volume has one of that name: a client
+    /// without access to a LUN must not see its past, or the state after a rollback. An unreadable
+    /// snapshot may have one.
     fn is_shown(&self, open: &OpenVolume, lun: &str) -> bool {
         let has = |snapshot: &Snapshot| {
             let image = open.volume.image(Some(snapshot.id));
@@ -297,7 +297,7 @@ impl Server {
         Ok(show_snapshot(volume, &snapshot))
     }
 
-    /// Refuses what keeps a snapshot from being deleted.
+    /// Checks that a snapshot can be deleted.
     pub(crate) fn check_delete_snapshot(&self, volume: &str, name: &str) -> Result<Snapshot, ServerError> {
         let open = self.writable(volume)?;
         let snapshot = find_snapshot(&open, name)?;
@@ -388,7 +388,7 @@ impl Server {
         let open = self.writable(volume)?;
         let snapshot = find_snapshot(&open, name)?;
         open.refuse_name_of_view(new_name)?;
-        // What it is needed for looks for it by its name.
+        // Its users find it by its name.
         self.refuse_if_base(volume, name)?;
         self.groups.refuse_needed(volume, name)?;
         self.mirrors.refuse_locked_snapshot(volume, snapshot.id)?;
@@ -401,8 +401,7 @@ impl Server {
         Ok(show_snapshot(volume, &find_snapshot(&open, new_name)?))
     }
 
-    /// Holds a snapshot, or lets it go; those that a mirror's next update begins at are the
-    /// mirror's own to let go.
+    /// Holds a snapshot, or releases it; only the mirror releases the base of its next update.
     pub(crate) fn hold_snapshot(
         &self,
         volume: &str,
@@ -420,8 +419,7 @@ impl Server {
         Ok(show_snapshot(volume, &find_snapshot(&open, name)?))
     }
 
-    /// Refuses to release or delete what a mirror needs for its next update, or may need as far as
-    /// is known.
+    /// Refuses to release or delete a snapshot that a mirror needs or may need for its next update.
     fn refuse_if_base(&self, volume: &str, name: &str) -> Result<(), ServerError> {
         if name.starts_with(MIRROR_PREFIX) {
             self.followers.check_known()?;
@@ -444,7 +442,7 @@ impl Server {
         }
     }
 
-    /// Refuses to delete what is held, and says for whom.
+    /// Refuses to delete a held snapshot, and names the holder.
     fn refuse_if_held(&self, volume: &str, snapshot: &Snapshot) -> Result<(), ServerError> {
         if !snapshot.held {
             return Ok(());
@@ -463,7 +461,7 @@ impl Server {
         self.rollback(volume, name)
     }
 
-    /// Refuses what keeps one volume from being brought back to a snapshot.
+    /// Checks that one volume can be rolled back to a snapshot.
     pub(crate) fn check_rollback(&self, volume: &str, name: &str) -> Result<(), ServerError> {
         self.groups.refuse_if_unfinished(volume)?;
         find_snapshot(&*self.writable(volume)?, name)?;
@@ -475,16 +473,16 @@ impl Server {
         let open = self.writable(volume)?;
         let snapshot = find_snapshot(&open, name)?;
         self.devices.refuse_adopted(volume, None)?;
-        // What the kernel has cached of mounted files would be mixed with what was.
+        // The kernel's cache of mounted files would be mixed with the older state.
         let _still = self.mounts.keep_still(volume);
         self.mounts.refuse_if_live(volume)?;
-        // A group that is failed over goes on whatever is left from before.
+        // A failover of a group continues despite mounts left from before.
         if self.groups.is_live(&open) {
             self.mounts.refuse_if_left(volume)?;
         }
         open.refuse_without_room()?;
         self.forget_dumps_past(&open, &snapshot)?;
-        // The disks change under their clients, who must not go on with what they have cached.
+        // The disks change under their clients, which must not continue with their caches.
         let mine = |export: &ExportName<'_>| export.volume == volume && export.snapshot.is_none();
         let closed = self.close_sessions(mine)?;
         let undo = open.volume.rollback(snapshot.id).map_err(named(volume, &format!("{volume}@{name}")))?;
@@ -494,8 +492,8 @@ impl Server {
         Ok(show_snapshot(volume, &undo))
     }
 
-    /// Refuses a history of the name that an adopted device has: `cairn history` would not know
-    /// which of the two is meant.
+    /// Refuses a history of the name that an adopted device has: the name would be ambiguous for
+    /// `cairn history`.
     pub(crate) fn refuse_second_history(&self, new: &NewVolume<'_>) -> Result<(), ServerError> {
         match self.devices.get(new.name) {
             Err(ServerError::NotFound { .. }) => Ok(()),
@@ -504,8 +502,8 @@ impl Server {
         }
     }
 
-    /// Refuses what bringing a volume back to an instant would refuse. While the view lives the
-    /// instant stays; what is said of the volume is as of then.
+    /// Refuses an instant that reverting a volume would refuse. While the view exists the instant
+    /// stays; the returned state of the volume is that of the instant.
     fn check_bring_back(
         &self,
         open: &OpenVolume,
@@ -521,7 +519,7 @@ impl Server {
         Ok(found)
     }
 
-    /// What [`Server::bring_back`] would do.
+    /// A preview of [`Server::bring_back`].
     pub(crate) fn would_bring_back(
         &self,
         name: &str,
@@ -544,14 +542,13 @@ impl Server {
         let (_held, then) = self.check_bring_back(&open, at)?;
         // Refused before any session ends for nothing.
         open.write_out_over_history()?;
-        // What clients have in memory is of another time, also of snapshots: those that are younger
-        // will not be there.
+        // The caches of clients are from another time, also those of snapshots: later ones will not
+        // exist.
         let mine = |export: &ExportName<'_>| export.volume == name;
         let mut ended = 0;
         let outcome = self.forget_dumps_since(&open, then.created, || {
             ended = self.close_sessions(mine)?;
-            // What was answered since, and is in memory alone, must not go with a revert that is
-            // refused.
+            // Acknowledged data in memory must not be lost with a revert that is refused.
             open.write_out_over_history()?;
             self.volumes.revert(name, at)
         });
@@ -568,7 +565,7 @@ impl Server {
         Ok(api::Reverted { sessions_ended: ended as u64, ..reverted })
     }
 
-    /// The volume, unless a mirror's source decides what is in it.
+    /// The volume, unless it is a mirror, whose source determines its content.
     pub(crate) fn writable(&self, name: &str) -> Result<std::sync::Arc<OpenVolume>, ServerError> {
         let open = self.volumes.get(name)?;
         if open.is_destination() {
@@ -588,7 +585,7 @@ fn show_snapshot(volume: &str, snapshot: &Snapshot) -> api::Snapshot {
     }
 }
 
-/// What is wrong with the tree of files of a volume, and of its snapshots as well where `deep`.
+/// The faults of the tree of files of a volume, and with `deep` also of its snapshots.
 fn tree_findings(
     open: &OpenVolume,
     deep: bool,
@@ -618,7 +615,7 @@ fn tree_findings(
         };
         match found {
             Ok(found) => findings.extend(found.iter().map(|finding| show(finding.to_string()))),
-            // What keeps it from being read was found before.
+            // The reason why it can't be read was reported before.
             Err(TreeError::Damaged(_)) => findings.push(show("the tree of files cannot be read".to_owned())),
             Err(TreeError::Volume(error)) => return Err(ServerError::volume(&open.name)(error)),
             Err(error) => findings.push(show(error.to_string())),

@@ -63,7 +63,7 @@ impl Volumes {
                     return self.get(new.name);
                 }
                 stores.iter().for_each(|path: &PathBuf| drop(fs::remove_file(path)));
-                // Who has it would be waited for.
+                // Otherwise this would wait for the holder of the device.
                 if error.kind() != ErrorKind::Busy {
                     making::take_back_made(&nursery);
                 }
@@ -96,7 +96,7 @@ impl Volumes {
         for path in devices {
             refuse_relative("the path of a device", Path::new(path))?;
             let device = take_file(Path::new(path), FileOptions::default())?;
-            // Once it is locked: nobody else gets it from here on.
+            // After locking it: no other process can claim it from here on.
             self.refuse_if_claimed(Path::new(path))?;
             refuse_if_not_empty(&device, Path::new(path))?;
             parts.push(Arc::new(device));
@@ -115,7 +115,7 @@ impl Volumes {
         if new.history.is_some() && new.log_device.is_some() {
             return Err(ServerError::Invalid { fault: LOG_FAULT, next: LOG_NEXT });
         }
-        // A history keeps its device as long as it is: with room for what the volume needs as a
+        // A history never changes the length of its device: it needs room for the areas of a
         // mirror.
         let role = if new.history.is_some() { Role::Destination } else { new.role };
         let (paths, devices) = self.take_devices(new.blocks, role, new.devices, nursery)?;
@@ -132,7 +132,7 @@ impl Volumes {
         new.log_device.map_or(Ok(()), |path| self.refuse_if_claimed(Path::new(path)))?;
         let log_id = log.as_ref().map(|_| log_file::new_id());
         let plan = new.history.map(|wish| self.plan_history(wish)).transpose()?;
-        // Before anything of it is there: what a kill leaves is known by it, and taken back.
+        // Before any of its files exist: it identifies the remains of a kill, which are removed.
         let coming = VolumeDocument {
             log_devices: log.iter().map(|log| log.path.clone()).collect(),
             coming: plan.as_ref().map(|plan| plan.beneath.clone()),

@@ -11,12 +11,12 @@ use super::{VolumeState, Volumes, not_found};
 use crate::error::ServerError;
 use crate::{names, state};
 
-/// What follows the name of a volume in that of a folder in which something is made of it, which a
-/// start clears away: a volume, a clone, a restore without notes.
+/// Suffixes of a volume's name in the folder of an unfinished volume, clone, or restore without
+/// notes, which a start removes.
 const NURSERIES: [&str; 3] = [".new", ".clone", ".restore"];
-/// The same of one that is deleted; of several with a number behind it.
+/// The suffix of a deleted volume; followed by a number if there are several.
 const DELETED: &str = ".deleted";
-/// Between two looks whether somebody has a deleted volume still.
+/// Interval between two checks whether a deleted volume is still in use.
 const CLOSE_PAUSE: Duration = Duration::from_millis(100);
 
 impl Volumes {
@@ -44,7 +44,7 @@ impl Volumes {
             VolumeState::Open(open) if open.paths.iter().all(|path| path.starts_with(&folder)) => {
                 open.parts.clone()
             }
-            // Who makes another volume on its devices finds them free.
+            // A new volume on its devices finds them free.
             _ => Vec::new(),
         };
         drop(entry);
@@ -69,8 +69,8 @@ impl Volumes {
         Ok(())
     }
 
-    /// Where a volume goes that is deleted. What is left of another one that had its name, and
-    /// can't be removed, has its own place.
+    /// The folder to which a deleted volume is moved. The remains of an earlier one of its name
+    /// that can't be removed have their own folder.
     fn grave(&self, name: &str) -> PathBuf {
         let first = format!(".{name}{DELETED}");
         let numbered = (1..).map(|number: u64| format!("{first}.{number}"));
@@ -81,11 +81,11 @@ impl Volumes {
     }
 }
 
-/// Closes the files of a volume that is deleted, once nobody else has them. Who closes such a file
-/// last waits until its blocks are free, which takes minutes where the file system discards each of
-/// many: that is none who answers somebody, nor one with a lock that others want.
+/// Closes the files of a deleted volume, when no other user has them. The last close of such a file
+/// waits until its blocks are freed, which takes minutes if the file system discards many blocks
+/// one by one. So this must not run in a thread that serves requests, or that holds a lock.
 fn close_apart(volume: &str, files: Vec<Arc<FileDevice>>) {
-    // An image of it, or a mirror, may have it still.
+    // An image of it, or a mirror, may still hold it.
     let close = move || {
         while files.iter().any(|file| Arc::strong_count(file) > 1) {
             std::thread::sleep(CLOSE_PAUSE);
@@ -97,9 +97,9 @@ fn close_apart(volume: &str, files: Vec<Arc<FileDevice>>) {
     }
 }
 
-/// Whether a folder of that name is what a making or a deletion that was cut off has left. Any
-/// other one is its owner's, who has put a volume aside by a dot before its name, or that of a tool
-/// of his.
+/// Whether a folder of that name remains from an interrupted creation or deletion. Any other one
+/// belongs to the owner, who may have set a volume aside by a dot before its name, or to one of the
+/// owner's tools.
 pub(super) fn is_left(name: &str) -> bool {
     let Some(name) = name.strip_prefix('.') else { return false };
     let unnumbered = match name.rsplit_once('.') {

@@ -23,8 +23,8 @@ pub(super) const MUST_BE_EMPTY: u64 = 128 << 10;
 
 pub(super) const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// Removes a folder that is nobody's any more. One that can't be, as its disk fails or something is
-/// mounted in it, takes room and harms nobody: the next start tries again.
+/// Removes an unused folder. If that fails, because of a disk fault or a mount in it, the folder
+/// only takes room: the next start retries.
 pub(super) fn new_rehearsal() -> Arc<Rehearsal> {
     Arc::new(Rehearsal::new(u64::from_le_bytes(random_bytes())))
 }
@@ -76,8 +76,8 @@ pub(crate) fn new_volume_id() -> VolumeId {
 }
 
 /// Opens a device of a volume. A server that was just killed can hold its lock for a moment longer
-/// than its process lives: the kernel ends what it had under way first. Whoever restarts at once
-/// must not find the volume out of service for that.
+/// than its process lives: the kernel completes its requests first. After an immediate restart the
+/// volume must not be out of service for that.
 pub(super) fn open_when_free(path: &Path, patience: Duration) -> Result<Arc<FileDevice>, OpenError> {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! What `volume.json` says: where a volume is, and what it is made of.
+//! The content of `volume.json`: the places of a volume, and its base.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::volumes::under::{Beneath, Given};
 
-/// What a clone is made of: in `volume.json`.
+/// The base of a clone, in `volume.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CloneOf {
     pub(super) volume: String,
@@ -16,7 +16,7 @@ pub(crate) struct CloneOf {
     pub(super) snapshot: u64,
     /// Its root digest.
     pub(super) root: String,
-    /// What it was called when the clone was made.
+    /// Its name when the clone was made.
     pub(super) name: String,
     /// It goes with the server: of a drill.
     pub(super) temporary: bool,
@@ -33,7 +33,7 @@ impl CloneOf {
     }
 }
 
-/// What is going to be on the devices of a volume: written before any of it is there.
+/// The future content of the devices of a volume: written before any of it exists.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Making {
     pub(super) volume: String,
@@ -47,30 +47,28 @@ impl Making {
     }
 }
 
-/// What `volume.json` says.
+/// The content of `volume.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct VolumeDocument {
     /// Absolute, or relative to the folder of the volume.
     pub(super) devices: Vec<PathBuf>,
-    /// Where the log device is, absolute: while the log moves, both places. The superblock says
-    /// whether there is one, and which.
+    /// The absolute path of the log device; while the log moves, both paths. The superblock
+    /// determines whether there is one, and which.
     pub(super) log_devices: Vec<PathBuf>,
-    /// A clone: the devices hold what differs from a snapshot of another volume.
+    /// A clone: the devices hold the differences from a snapshot of another volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) clone_of: Option<CloneOf>,
     /// A history between the devices and the volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) history: Option<Beneath>,
-    /// One that is being made, and that nothing was written through: a start takes back what there
-    /// is of it.
+    /// A history that is being created, without any writes: a start removes its remains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) coming: Option<Beneath>,
-    /// What was to be on its devices before anything was. As long as the volume is not in its place
-    /// nobody has used it, and a start takes that back.
+    /// The planned content of its devices, recorded before any was written. Until the volume is in
+    /// its place it is unused, and a start clears that content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) made_as: Option<Making>,
-    /// Of a history that was taken away, in which the volume had been brought back: numbers that it
-    /// had not given yet.
+    /// Numbers not yet assigned by a disabled history in which the volume had been reverted.
     pub(super) given: Given,
 }
 

@@ -23,7 +23,7 @@ pub enum VolumesError {
         /// The snapshot.
         name: String,
     },
-    /// What is below a volume has no room.
+    /// The storage below a volume has no room.
     #[error("{volume} takes no writes: too little space is left on its file system ({place}, {free} free)")]
     HostFull {
         /// The volume.
@@ -78,7 +78,7 @@ pub enum VolumesError {
     VolumeUnavailable {
         /// Its name.
         volume: String,
-        /// Of what kind the reason is.
+        /// The kind of the reason.
         kind: ErrorKind,
         /// Why.
         reason: String,
@@ -121,12 +121,12 @@ pub enum VolumesError {
         /// The cause.
         source: cairn_device::OpenError,
     },
-    /// What a volume with a history under it, or without one, does not do.
+    /// An operation that a volume with a history under it, or without one, does not support.
     #[error("`{volume}`: {why}")]
     OverHistory {
         /// The volume.
         volume: String,
-        /// Of what kind that is.
+        /// The kind of the error.
         kind: ErrorKind,
         /// Why.
         why: &'static str,
@@ -139,7 +139,7 @@ pub enum VolumesError {
         /// The volume.
         volume: String,
     },
-    /// What a clone is made of is not there, or not open.
+    /// The base of a clone is missing, or not open.
     #[error("`{clone}` is a clone of {base}, which is not there or not open")]
     CloneBaseGone {
         /// The clone.
@@ -181,7 +181,7 @@ impl VolumesError {
         }
     }
 
-    /// What to do next, in one sentence.
+    /// The next step for the user, in one sentence.
     pub(crate) fn next(&self) -> String {
         match self {
             VolumesError::SnapshotHeld { name } => format!(

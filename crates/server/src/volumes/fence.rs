@@ -1,8 +1,8 @@
-//! What is between a device and one opening of the volume on it: once it is shut nothing comes
-//! through.
+//! A fence between a device and one opening of the volume on it: after it is shut no request
+//! passes.
 //!
-//! A volume can be closed and opened again beside whoever still has the opening before: a session
-//! that ends, a transfer, a mount. What they have under way must not come into what is opened next.
+//! A volume can be closed and reopened while users of the earlier opening remain: a closing
+//! session, a transfer, a mount. Their requests must not reach the next opening.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl Fence {
         Self { below, is_open: RwLock::new(true) }
     }
 
-    /// Waits for what is under way, and lets nothing more through.
+    /// Waits for requests in progress, and blocks all later ones.
     pub(super) fn shut(&self) {
         *self.is_open.write() = false;
     }

@@ -1,5 +1,5 @@
-//! `cairn history enable` and `disable`: a volume that there is gets a history, or goes on without.
-//! Its clients connect again.
+//! `cairn history enable` and `disable`: gives an existing volume a history, or removes it. Its
+//! clients reconnect.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::volumes::open::OpenVolume;
 use crate::work::jobs::Progress;
 
 impl Server {
-    /// Puts a history under a volume, or says what that would end.
+    /// Puts a history under a volume, or reports the sessions that this would close.
     pub(crate) fn enable_history(
         &self,
         name: &str,
@@ -76,7 +76,7 @@ impl Server {
         self.jobs.start("disable", name, work)
     }
 
-    /// Opens a volume whose history is lost without it, or says what there is.
+    /// Opens a volume whose history is lost without it, or reports the remaining content.
     pub(crate) fn discard_history(
         &self,
         name: &str,
@@ -85,16 +85,16 @@ impl Server {
         self.opening(name, || self.volumes.discard_history(name, request.dry_run))
     }
 
-    /// Ends the sessions of those that came back while a volume was closed and opened anew, also
-    /// where that failed: what they have is the volume as it was opened `before`, which answers
-    /// nothing any more, and no client looks for another one as long as its connection is well.
+    /// Closes the sessions of clients that reconnected while a volume was closed and reopened, even
+    /// if that failed: they have the earlier opening `before`, which no longer answers, and no
+    /// client reconnects while its connection is intact.
     pub(crate) fn close_sessions_before(&self, before: &Arc<OpenVolume>) -> usize {
         let is_open_still = self.volumes.get(&before.name).is_ok_and(|now| Arc::ptr_eq(&now, before));
         if is_open_still { 0 } else { self.end_sessions(|export| export.volume == before.name) }
     }
 
-    /// Does what may open a volume that was closed, also where it fails at something else, and
-    /// takes in what belongs to that.
+    /// Runs an operation that may open a closed volume, even if it fails later, and then starts the
+    /// volume's other state.
     pub(crate) fn opening<T>(
         &self,
         name: &str,
@@ -108,7 +108,7 @@ impl Server {
         outcome
     }
 
-    /// An adopted device is released and adopted anew instead.
+    /// An adopted device must be released and adopted again instead.
     fn refuse_device(&self, name: &str) -> Result<(), ServerError> {
         match self.devices.get(name) {
             Err(ServerError::NotFound { .. }) => Ok(()),
@@ -121,7 +121,7 @@ impl Server {
         }
     }
 
-    /// Refuses what would be cut off from the volume under it, and can't come back by itself.
+    /// Refuses if objects on the volume would be cut off from it and can't return automatically.
     fn refuse_if_stood_on(&self, name: &str) -> Result<(), ServerError> {
         self.devices.refuse_adopted(name, None)?;
         self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;

@@ -1,18 +1,19 @@
-//! A history under a volume: between its devices and the volume, so that all of it can be brought
-//! back to an instant.
+//! A history under a volume: between its devices and the volume, so that all of it can be reverted
+//! to an instant.
 //!
-//! `volume.json` says where the store is. Without it the volume is not opened: what was written may
-//! be in the store alone, and the history would not know of what comes. An instant is what a power
+//! `volume.json` has the path of the store. Without the store the volume is not opened: some writes
+//! may be only there, and the history would miss later ones. An instant is the state that a power
 //! cut at that moment would have left, so the volume opens there as after one.
 //!
 //! # Bringing a volume back
-//! It is closed, its history is reverted, and it is opened again: one write of the history's
-//! superblock, before which a crash leaves the volume as it was, and behind which as it was at the
-//! instant. The revert is a new write in the history, so it is undone like any other.
-//! - What an earlier opening still has under way must not come into what is opened next: a
+//! To revert it, the volume is closed, its history is reverted, and it is opened again. That is one
+//! write of the history's superblock: a crash before it leaves the volume unchanged, and a crash
+//! after it leaves it at the instant. The revert is a new write in the history, so it is undone
+//! like any other.
+//! - Late requests of an earlier opening must not reach the next one: a
 //!   [`Fence`](super::fence::Fence) is shut between them.
-//! - Mirrors know what was made since the instant by its number. `volume.json` has the numbers that
-//!   were given, before the revert, and no later opening gives them again.
+//! - Mirrors identify objects made since the instant by their numbers. `volume.json` records the
+//!   assigned numbers before the revert, and no later opening reuses them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,7 +39,7 @@ use crate::volumes::under::{
 };
 
 impl Volumes {
-    /// What a history is going to be, before anything of it is there.
+    /// The plan of a history, before any of its files exist.
     pub(super) fn plan_history(&self, wish: &api::VolumeHistory) -> Result<Plan, ServerError> {
         let path = PathBuf::from(&wish.store);
         if !path.is_absolute() {
@@ -64,7 +65,7 @@ impl Volumes {
     ) -> Result<Under, ServerError> {
         let bytes = store_bytes(plan.store_bytes, origin.geometry().length);
         let store = take_store_file(&plan.beneath.store, bytes, made)?;
-        // Once it is locked: nobody else gets it from here on.
+        // After locking it: no other process can claim it from here on.
         self.refuse_if_claimed(&plan.beneath.store)?;
         let open = options_under_volume(self.clock.clone());
         let history = History::create(origin, store.clone(), &plan.options, open).inspect_err(|_| {
@@ -83,13 +84,13 @@ impl Volumes {
         self.all().iter().any(|open| open.waits_for_room())
     }
 
-    /// Lets go what waits for room in a history.
+    /// Cancels requests that wait for room in a history.
     pub(crate) fn end_waits(&self) {
         self.all().iter().for_each(|open| open.end_waits());
     }
 
-    /// Refuses what a revert to that instant would refuse. While the view lives the instant stays;
-    /// what is said of the volume is as of then.
+    /// Refuses an instant that a revert would refuse. While the view exists the instant stays; the
+    /// returned state of the volume is that of the instant.
     pub(crate) fn check_revert(
         &self,
         open: &OpenVolume,
@@ -113,8 +114,8 @@ impl Volumes {
         Ok((view, then))
     }
 
-    /// Brings a volume back to an instant of its history; nobody uses it. It is in service again
-    /// when this returns, at the instant or as it was.
+    /// Reverts an unused volume to an instant of its history. It is in service again when this
+    /// returns, at the instant or unchanged.
     pub(crate) fn revert(
         &self,
         name: &str,
@@ -168,8 +169,8 @@ impl Volumes {
         Ok((opened, reverted))
     }
 
-    /// Closes a volume, whoever else has it, for something to be done to what it stands on. It has
-    /// to be put back.
+    /// Closes a volume, even if it is in use, for an operation on the storage below it. It must be
+    /// put back.
     pub(super) fn take_away(&self, open: &OpenVolume, by: &'static str) -> Result<(), ServerError> {
         self.entries.write().insert(open.name.clone(), VolumeState::Away { by });
         let closed = open.end();
@@ -177,7 +178,7 @@ impl Volumes {
         closed
     }
 
-    /// What becomes of a volume that was closed.
+    /// Records the outcome for a volume that was closed.
     pub(super) fn put(&self, name: &str, opened: &Result<Arc<OpenVolume>, Arc<ServerError>>) {
         let entry = match opened {
             Ok(open) => VolumeState::Open(open.clone()),
@@ -226,8 +227,8 @@ impl OpenVolume {
         self.under.as_ref().map(|under| under.device.clone()).ok_or_else(none)
     }
 
-    /// Names the instant of the image that a mirror shows, unless it has its name: `image-` and the
-    /// number of its snapshot, which is what `cairn mirror rewind` goes back to.
+    /// Marks the instant of the visible image of a mirror, unless it is marked already: `image-`
+    /// and the number of its snapshot. `cairn mirror rewind` reverts to these marks.
     pub(crate) fn mark_image(&self) {
         let image = self.volume.status().cursor.snapshot.0;
         let Some(under) = self.under.as_ref().filter(|_| image != 0) else { return };
@@ -236,8 +237,8 @@ impl OpenVolume {
         }
     }
 
-    /// It takes writes from here on: numbers of images that it was brought back from have marks in
-    /// its history, and are not given again.
+    /// It is writable from here on: numbers of images before a revert have marks in its history,
+    /// and are not reused.
     pub(crate) fn skip_numbers(&self) {
         self.volume.skip_numbers(self.numbers);
     }
@@ -250,7 +251,7 @@ impl OpenVolume {
         })
     }
 
-    /// Lets go what waits for room in its history.
+    /// Cancels requests that wait for room in its history.
     pub(super) fn end_waits(&self) {
         if let Some(under) = &self.under {
             under.let_wait(false);
@@ -271,8 +272,8 @@ impl OpenVolume {
     }
 }
 
-/// Takes back what there is of the history of a volume that was never whole. Nobody has used it,
-/// whatever is in it.
+/// Removes the remains of the history of a volume that was never complete. It was never used,
+/// regardless of its content.
 pub(super) fn take_back_history(volume: &str, document: &VolumeDocument) {
     if let Some(beneath) = document.coming.as_ref().or(document.history.as_ref()) {
         beneath.take_back_now(volume, true);

@@ -1,8 +1,8 @@
-//! The file system that a volume's files are on. The files are sparse: they take room of it as the
-//! volume fills, and others may take that room first.
+//! The file system of a volume's files. The files are sparse: they use more of it as the volume
+//! fills, and others may use that space first.
 //!
-//! The volume's own thread looks once a second, as a file system may not answer: who asks is told
-//! what was found last.
+//! The volume's own thread checks it once a second, as a file system may not answer: requests get
+//! the last result.
 
 use std::path::Path;
 
@@ -20,12 +20,12 @@ impl OpenVolume {
         self.host.shown()
     }
 
-    /// Sees what the file system under it has now.
+    /// Checks the free space of the file system under it.
     pub(super) fn look_at_host(&self) {
         self.host.look(&self.paths);
     }
 
-    /// Why it takes no writes, while what is below it has no room.
+    /// The refusal of writes while the storage below it has no room.
     pub(super) fn no_room_below(&self) -> ServerError {
         if self.is_over_full_history() {
             return ServerError::Volumes(VolumesError::OverHistory {
@@ -46,7 +46,7 @@ impl OpenVolume {
         })
     }
 
-    /// Whether the history under it keeps all that it has, and refuses writes for that.
+    /// Whether the history under it discards nothing, and therefore refuses writes.
     fn is_over_full_history(&self) -> bool {
         self.under.as_ref().is_some_and(|under| {
             let window = under.history().status().window;
@@ -54,7 +54,7 @@ impl OpenVolume {
         })
     }
 
-    /// What is wrong below, or will be soon.
+    /// A present or expected problem below the volume.
     pub(super) fn host_problem(&self) -> Option<api::Problem> {
         let subject = self.name.clone();
         if self.volume.status().lacks_room {

@@ -1,4 +1,4 @@
-//! What room the file system under a volume has, as it was found last.
+//! The free space of the file system under a volume, as of the last check.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,14 +11,14 @@ use parking_lot::Mutex;
 /// How often is looked.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The owner of a file system is told when less than so much of it is free, and a volume may take
-/// more than that.
+/// Percentage of free space below which the owner gets a warning, if a volume may use more than
+/// what is free.
 pub(super) const HOST_FREE_PERCENT: u64 = 10;
 
-/// What `st_blocks` counts in.
+/// The unit of `st_blocks`.
 pub(super) const STAT_BLOCK: u64 = 512;
 
-/// What was found last.
+/// The result of the last check.
 #[derive(Default)]
 pub(super) struct HostRoom {
     shown: Mutex<Option<api::HostRoom>>,
@@ -41,8 +41,8 @@ impl HostRoom {
     }
 }
 
-/// Of the file systems of these files the one that has least beside what it is still to give; none
-/// of disks.
+/// The file system of these files with the least free space relative to its outstanding demand;
+/// none for disks.
 pub(super) fn room_under(files: &[PathBuf]) -> Option<api::HostRoom> {
     let found: Vec<_> = files
         .iter()
@@ -74,7 +74,7 @@ pub(super) fn top_of(path: &Path, device: u64) -> &Path {
     path.ancestors().skip(1).take_while(is_on_it).last().unwrap_or(path)
 }
 
-/// Whether it is about to run out: it may be asked for more than it has, and has little.
+/// Whether it is about to run out: it may need more than it has, and has little.
 pub(super) fn is_low(room: &api::HostRoom) -> bool {
     room.unwritten_bytes > room.free_bytes && room.free_bytes / HOST_FREE_PERCENT < room.size_bytes / 100
 }

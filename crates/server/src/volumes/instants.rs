@@ -42,7 +42,7 @@ impl Volumes {
         Ok((name, view))
     }
 
-    /// Ends a view. Nobody looks into it.
+    /// Removes a view, which must be unused.
     pub(crate) fn hide_instant(&self, volume: &str, name: &str) -> Result<(), ServerError> {
         let _turn = self.turns.take(&[volume], "a view of it is being ended")?;
         let open = self.get(volume)?;
@@ -71,7 +71,7 @@ impl OpenVolume {
         self.under.as_ref()?.views.get(name)
     }
 
-    /// What `VOLUME@NAME` shows: a view, or else a snapshot. `None` when there is neither.
+    /// The image of `VOLUME@NAME`: a view, or otherwise a snapshot. `None` if there is neither.
     pub(crate) fn past(&self, name: &str) -> Result<Option<Image>, VolumeError> {
         if let Some(view) = self.view(name) {
             return Ok(Some(view.image.clone()));
@@ -80,7 +80,7 @@ impl OpenVolume {
         snapshot.map(|snapshot| self.volume.image(Some(snapshot.id))).transpose()
     }
 
-    /// Refuses the name of a view to what would be behind it.
+    /// Refuses the name of a view to an object that it would hide.
     pub(crate) fn refuse_name_of_view(&self, name: &str) -> Result<(), ServerError> {
         let is_taken = self.under.as_ref().is_some_and(|under| under.views.names().contains(name));
         match is_taken {
@@ -89,7 +89,7 @@ impl OpenVolume {
         }
     }
 
-    /// What is said to whoever asks for a snapshot that is not there: it may be a view.
+    /// The error for a missing snapshot: the name may be that of a view.
     pub(crate) fn no_snapshot(&self, name: &str) -> ServerError {
         if self.view(name).is_some() {
             return ServerError::Volumes(VolumesError::OverHistory {

@@ -1,8 +1,8 @@
 //! The device of a volume's intent log: found and opened, moved to, and given up when it is lost.
 //!
-//! The superblock alone says whether the log has a device, and which log it is; `volume.json` only
-//! says where to look. While the log moves both places stand there, so a crash at any moment leaves
-//! a volume that finds its log.
+//! Only the superblock determines whether the log has a device, and which log it is; `volume.json`
+//! only has the places to search. While the log moves it has both places, so after a crash at any
+//! moment the volume finds its log.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Volumes {
         let _turn = self.turns.take(&[name], "its log is being moved")?;
         let open = self.get(name)?;
         if open.log_in_use().is_none() {
-            // A device that failed is let go of, so that it can be named again once it is mended.
+            // A failed device is closed, so that it can be named again after its repair.
             *open.log.lock() = None;
         }
         let path = self.folder(name).join("volume.json");
@@ -43,7 +43,7 @@ impl Volumes {
             return Ok(open);
         };
         let log = LogFile::take(Path::new(device))?;
-        // Once it is locked: nobody else gets it from here on.
+        // After locking it: no other process can claim it from here on.
         self.refuse_if_claimed(Path::new(device))?;
         let mut both = before.log_devices.clone();
         both.push(log.path.clone());

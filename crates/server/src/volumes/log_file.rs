@@ -46,8 +46,8 @@ pub(super) fn new_id() -> LogId {
     LogId(random_bytes())
 }
 
-/// Opens the log device of the volume on `device`, when it has one. Of several paths it is the one
-/// with the right log; what is wrong with a single one the volume says.
+/// Opens the log device of the volume on `device`, if it has one. Of several paths it is the one
+/// with the right log; the volume reports faults of a single one.
 pub(super) fn find(
     name: &str,
     device: &dyn Device,

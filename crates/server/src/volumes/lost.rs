@@ -1,5 +1,5 @@
-//! Volumes whose devices are gone, cut off or empty: the ways out, which are others for a mirror
-//! than for a volume that somebody writes to.
+//! Volumes whose devices are missing, truncated or empty: the remedies, which differ between a
+//! mirror and a writable volume.
 
 use cairn_device::OpenError;
 use cairn_volume::VolumeError;
@@ -10,8 +10,8 @@ use crate::mirrors::document::is_mirror;
 use crate::volumes::error::VolumesError;
 
 impl Volumes {
-    /// What to do about a volume that is not open as what it lies on is not what it was; none where
-    /// it is something else.
+    /// The remedy for a volume that is not open because its devices have changed; none for another
+    /// reason.
     pub(super) fn next_of_lost(&self, name: &str, error: &ServerError) -> Option<String> {
         let back = match error {
             ServerError::Volumes(VolumesError::OpenDevice(OpenError::Missing { .. })) => {

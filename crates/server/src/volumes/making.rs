@@ -1,8 +1,8 @@
-//! What a volume that is being made has written to devices that its owner named: known by a note
-//! that is there before, and taken back by the start after a kill.
+//! The content that an unfinished volume has written to devices that its owner named: identified by
+//! a note saved earlier, and cleared by the start after a kill.
 //!
-//! A device is only cleared that is still what was being made: it has that volume, or that log, and
-//! nothing that anybody has written to it since. Whoever has it open keeps it.
+//! A device is cleared only if it still has that unfinished volume, or that log, and no later
+//! writes. A device that is open elsewhere is not cleared.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -53,8 +53,8 @@ impl Making {
     }
 }
 
-/// Takes back what there is of a volume that was never whole, whose making was cut in `folder`.
-/// Nobody has used it.
+/// Clears the remains of a volume that was never complete, whose creation was interrupted in
+/// `folder`. It was never used.
 pub(super) fn take_back_made(folder: &Path) {
     let name = folder.file_name().and_then(|name| name.to_str());
     let Some(volume) = name.and_then(|name| name.strip_prefix('.')?.strip_suffix(".new")) else { return };

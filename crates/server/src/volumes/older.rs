@@ -1,5 +1,5 @@
-//! A volume whose history is older than what its server has seen of it: it stays closed until the
-//! store is there again, or its owner takes it as it is.
+//! A volume whose history is older than the last state that its server has seen: it stays closed
+//! until the newer store is back, or its owner accepts the older one.
 
 use cairn_api as api;
 use cairn_history::HistoryError;
@@ -12,12 +12,12 @@ use crate::volumes::disks::BUSY_PATIENCE;
 use crate::volumes::under::seen_path;
 
 impl Volumes {
-    /// Takes a store that is older than it was for that of the volume's history, by its owner's
-    /// word, or only says what that is.
+    /// Accepts an older store of the volume's history on its owner's command, or only reports its
+    /// state.
     ///
     /// # Errors
-    /// [`DevicesError::NotOlder`] where there is nothing to take, and what else keeps the volume
-    /// closed.
+    /// [`DevicesError::NotOlder`] if the store is not older, and any other error that keeps the
+    /// volume closed.
     pub(crate) fn accept_older(&self, name: &str, dry_run: bool) -> Result<api::AcceptedOlder, ServerError> {
         let _turn = self.turns.take(&[name], "it is being opened with an older history")?;
         let reason = match self

@@ -1,4 +1,5 @@
-//! A volume that is open: its engine, its devices, its threads, and what every room keeps with it.
+//! A volume that is open: its engine, its devices, its threads, and the state that each part of the
+//! server keeps with it.
 
 use std::collections::HashSet;
 use std::fs;
@@ -49,16 +50,16 @@ pub(crate) struct OpenVolume {
     /// The device of the intent log, if it has one; kept when the volume has left it because it
     /// failed.
     pub(super) log: Mutex<Option<LogFile>>,
-    /// Between it and what it stands on.
+    /// Between it and the storage below.
     pub(super) fence: Arc<Fence>,
-    /// What remembers, between it and its devices.
+    /// The history between it and its devices, if any.
     pub(super) under: Option<Under>,
     pub(super) writing_out: Arc<WritingOut>,
     /// The file system of its files.
     pub(super) host: HostRoom,
-    /// What it gives no number below of.
+    /// The lowest numbers that it may assign.
     pub(super) numbers: Numbers,
-    /// What it is a clone of. That snapshot stays in it.
+    /// Its base, if it is a clone. That snapshot stays in the parent.
     pub(super) clone_of: Option<CloneOf>,
     pub(super) _kept: Option<Kept>,
     /// Faults that are put under it on purpose.
@@ -67,17 +68,17 @@ pub(crate) struct OpenVolume {
     pub(super) file_paths: Paths,
     pub(crate) schedules: Schedules,
     pub(crate) hooks: Arc<Hooks>,
-    /// The live tree of files, as long as somebody has it.
+    /// The live tree of files, while it is in use.
     pub(super) tree: Mutex<Weak<Tree>>,
     /// Where that is mounted.
     pub(super) mounts: Mutex<Vec<Weak<Mount>>>,
     /// Held while the dates of its BSD dumps change. The snapshots that dumps at work have made for
     /// themselves.
     pub(crate) dates: Mutex<HashSet<String>>,
-    /// The second of the instant that it was brought back to after this opening, with the dates
-    /// locked; past all seconds where it was not.
+    /// The second of the instant to which it was reverted after this opening, with the dates
+    /// locked; past all seconds if it was not.
     pub(crate) brought_back_to: AtomicU64,
-    /// What an unfinished image dump needs.
+    /// The snapshots that an unfinished image dump needs.
     pub(crate) dump_keep: Mutex<Keep>,
     pub(crate) governor: Arc<Governor>,
     pub(super) ending: AtomicBool,
@@ -123,8 +124,8 @@ impl OpenVolume {
                     tracing::error!(volume = self.name, %error, "no more work is done in the background of a volume");
                     return;
                 }
-                // A block that can't be read, or room that somebody else took: everything else goes
-                // on.
+                // An unreadable block, or space that another program has used: all other work
+                // continues.
                 tracing::warn!(volume = self.name, %error, "a round of background work failed");
                 std::thread::sleep(PATIENCE);
             }
@@ -156,7 +157,7 @@ impl OpenVolume {
             while !self.ending.load(Ordering::Acquire) {
                 self.scrub_round(&*clock);
             }
-            // What was met since the last round.
+            // Damage found since the last round.
             self.keep_damage(&*clock);
         };
         std::thread::Builder::new()
@@ -189,7 +190,7 @@ impl OpenVolume {
             }
         }
         self.under.as_ref().map_or(Ok(()), Under::clear)?;
-        // One that failed is not asked again.
+        // A failed one is not used again.
         self.log_in_use().map_or(Ok(()), |log| clear_beginning(&log.device))
     }
 
@@ -255,7 +256,7 @@ impl OpenVolume {
         })
     }
 
-    /// Grows the volume to `size_bytes`, or to what its devices hold by now.
+    /// Grows the volume to `size_bytes`, or to the present capacity of its devices.
     pub(crate) fn grow(&self, size_bytes: Option<u64>) -> Result<(), ServerError> {
         self.refuse_to_grow()?;
         let (Some(last), Some(path)) = (self.parts.last(), self.paths.last()) else { return Ok(()) };

@@ -79,7 +79,7 @@ impl Volumes {
         Ok(volumes)
     }
 
-    /// What a volume is on outside of the data directory.
+    /// The files and disks of a volume outside of the data directory.
     fn named(&self, name: &str) -> Vec<PathBuf> {
         let Some(document) = self.places(name) else { return Vec::new() };
         let store = document.history.as_ref().map(|beneath| beneath.store().clone());
@@ -98,7 +98,7 @@ impl Volumes {
         self.entries.write().insert(name.to_owned(), VolumeState::Unavailable(Arc::new(error)));
     }
 
-    /// Opens a volume and puts it among the others, whatever comes of it.
+    /// Opens a volume and registers the outcome.
     pub(super) fn open_entry(&self, name: &str) {
         let entry = match self.open_one(name, BUSY_PATIENCE) {
             Ok(open) => VolumeState::Open(open),
@@ -112,7 +112,7 @@ impl Volumes {
 
     pub(super) fn open_one(&self, name: &str, patience: Duration) -> Result<Arc<OpenVolume>, ServerError> {
         let document = self.document(name).inspect_err(|_| {
-            // What it is made of stays as long as nobody has given it up.
+            // Its base stays until the clone is given up.
             if let Some(of) = self.places(name).and_then(|copy| copy.clone_of) {
                 let _ = self.keep_base(name, &of);
             }
@@ -152,8 +152,8 @@ impl Volumes {
         let logs = parts.log.iter().map(|log| log.beside(&rehearsal)).collect::<Result<Vec<_>, _>>()?;
         let fence = Arc::new(Fence::new(self.below(name, &parts)?));
         let device = Arc::new(RehearsalDevice::new(fence.clone(), rehearsal.clone()));
-        // An opening waits for no room in a history, as everything would wait with it: what it
-        // finds none for comes before the next change.
+        // An opening does not wait for room in a history, as all other work would wait with it:
+        // writes without room are made before the next change.
         parts.under.iter().for_each(|under| under.let_wait(false));
         let volume = Volume::open_with_log(device, &logs, self.options());
         self.run(name, parts, volume.map_err(ServerError::volume(name))?, fence, rehearsal)
@@ -221,8 +221,8 @@ impl Volumes {
         let scrub = open.clone().scrub_thread(self.clock.clone())?;
         open.threads.lock().push(scrub);
         if open.hooks.were_cut() {
-            // On its own: it may take as long as the command, which the volume is not kept open
-            // for.
+            // On its own thread: it may take as long as the command, which must not keep the volume
+            // open.
             let (hooks, name) = (open.hooks.clone(), open.name.clone());
             let release = move || hooks.release(&name);
             let thread = std::thread::Builder::new().name("release".to_owned()).spawn(release);
@@ -232,8 +232,8 @@ impl Volumes {
     }
 }
 
-/// Whether what is among the folders of volumes is none of them: a file, or a folder of a name that
-/// no volume has, as the `lost+found` of a file system.
+/// Whether an entry among the folders of volumes is not a volume: a file, or a folder with a name
+/// that no volume can have, as the `lost+found` of a file system.
 pub(super) fn is_no_volume(path: &Path) -> bool {
     let is_file = fs::metadata(path).is_ok_and(|found| !found.is_dir());
     let name = path.file_name().and_then(|name| name.to_str());

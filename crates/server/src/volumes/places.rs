@@ -1,7 +1,7 @@
-//! What a damaged place belongs to: a LUN by its name, or a file of the tree by its path.
+//! The owner of a damaged place: a LUN by its name, or a file of the tree by its path.
 //!
 //! A file does not know its names, so paths are found by reading directories, of all files at once.
-//! What was found stays for a while, as `cairn status` is asked again and again.
+//! The results are cached for a while, as `cairn status` is called repeatedly.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use cairn_volume::Place;
 
 use crate::volumes::open::OpenVolume;
 
-/// How long a path that was found is told without another look.
+/// Time for which a path is reported without another search.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 /// Paths that are kept; more files are not named until these are forgotten.
 const KEPT_MAX: usize = 10_000;
@@ -43,7 +43,7 @@ impl OpenVolume {
             }
         }
         for (snapshot, files) in wanted {
-            // What can't be read is damaged too, and told by itself.
+            // Unreadable directories are damaged too, and reported separately.
             let tree = self.volume.image(snapshot).ok().and_then(|image| Tree::of_image(image).ok());
             let found = tree.map(|tree| tree.paths_of(&files)).unwrap_or_default();
             let mut known = self.file_paths.known.lock();
@@ -77,7 +77,7 @@ impl OpenVolume {
         })
     }
 
-    /// The name of the LUN that a block belongs to, as far as it has one today.
+    /// The present name of the LUN of a block, if it has one.
     pub(crate) fn lun_of(&self, place: Place) -> Option<String> {
         let file = file_of(place)?;
         self.luns.readable().ok()?.into_iter().find(|lun| lun.file == file).map(|lun| lun.name)

@@ -1,4 +1,4 @@
-//! Faults under a volume on purpose, for owners who want to see what happens. They end with the
+//! Deliberate faults under a volume, for owners who want to test the effects. They end with the
 //! server at the latest.
 
 use std::time::Duration;
@@ -10,12 +10,12 @@ use super::Volumes;
 use crate::error::ServerError;
 use crate::volumes::open::OpenVolume;
 
-/// The longest delay, in milliseconds: past it nobody can tell a slow device from one that has
-/// stopped.
+/// The longest delay, in milliseconds: past it a slow device cannot be distinguished from one that
+/// has stopped.
 const DELAY_MAX_MS: u64 = 60_000;
 
 impl Volumes {
-    /// Sets the faults under a volume; none of them ends the rehearsal.
+    /// Sets the faults under a volume; no faults ends the rehearsal.
     pub(crate) fn rehearse(
         &self,
         name: &str,
@@ -40,7 +40,7 @@ impl Volumes {
         Ok(open.rehearsal_status())
     }
 
-    /// What is put under a volume.
+    /// The faults under a volume.
     pub(crate) fn rehearsal(&self, name: &str) -> Result<api::RehearsalStatus, ServerError> {
         Ok(self.get(name)?.rehearsal_status())
     }
@@ -62,7 +62,7 @@ impl OpenVolume {
         }
     }
 
-    /// Faults that are on show as a problem: nobody should wonder later.
+    /// Active faults, reported as a problem so that their effects do not surprise later.
     pub(super) fn rehearsal_problem(&self) -> Option<api::Problem> {
         let status = self.rehearsal_status();
         (status.faults != api::Rehearsal::default()).then(|| api::Problem {

@@ -1,9 +1,9 @@
 //! A volume that is being restored: its devices are taken, and it is in service once it is whole.
 //!
-//! It is made in a folder of its own, `.NAME.restore`, which is renamed at the end. As long as
-//! there is nothing to go on with, a start clears the folder away, and devices that the user named
-//! look as empty as before. With notes of how far it is ([`RestoreNotes`]) it stays, and its name
-//! and its devices are taken until it is gone on with or given up.
+//! It is made in a folder of its own, `.NAME.restore`, which is renamed at the end. Until it can be
+//! resumed, a start removes the folder, and devices that the user named look as empty as before.
+//! With notes of its progress ([`RestoreNotes`]) it stays, and its name and its devices are in use
+//! until it is resumed or given up.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use crate::volumes::findings::findings;
 use crate::volumes::open::{OpenVolume, Parts};
 use crate::{names, state};
 
-/// What the notes are called in the folder of a restore.
+/// The name of the notes in the folder of a restore.
 const NOTES: &str = "restore.json";
 
 /// Devices on their way to be a volume. Dropped before [`Unfinished::finish`], all is as it was, or
@@ -37,17 +37,17 @@ pub(crate) struct Unfinished<'a> {
     parts: Option<Parts>,
 }
 
-/// What is said where something of a restore that was cut can't be read.
+/// The error for an unreadable part of an interrupted restore.
 fn unread(volume: &str) -> impl Fn(ServerError) -> ServerError {
     move |source| {
         ServerError::Dumps(DumpsError::RestoreUnread { volume: volume.to_owned(), source: Box::new(source) })
     }
 }
 
-/// The volume whose restore this folder has, when that can be gone on with.
+/// The volume whose restore this folder has, if that can be resumed.
 pub(super) fn unfinished_in(folder: &Path) -> Option<String> {
     let name = folder.file_name()?.to_str()?.strip_prefix('.')?.strip_suffix(".restore")?;
-    // What can't be looked at is not thrown away.
+    // A folder that can't be inspected is not removed.
     folder.join(NOTES).try_exists().unwrap_or(true).then(|| name.to_owned())
 }
 
@@ -56,7 +56,7 @@ impl Volumes {
         self.dir.join(format!(".{name}.restore"))
     }
 
-    /// Volumes whose restore has notes, whether it runs or was cut.
+    /// Volumes whose restore has notes, running or interrupted.
     pub(crate) fn unfinished_restores(&self) -> Vec<String> {
         let Ok(listing) = fs::read_dir(&self.dir) else { return Vec::new() };
         let mut names: Vec<String> = listing.filter_map(|found| unfinished_in(&found.ok()?.path())).collect();
@@ -66,7 +66,7 @@ impl Volumes {
 
     /// How far an unfinished restore is.
     pub(crate) fn restore_notes(&self, name: &str) -> Result<RestoreNotes, ServerError> {
-        // It is none of the state files that the owner of a server has to do with.
+        // It is not one of the state files that the owner of a server handles.
         let notes = state::load(&self.nursery(name).join(NOTES)).map_err(unread(name))?;
         notes.ok_or_else(|| {
             ServerError::Dumps(DumpsError::Resume(ResumeError::NoUnfinishedRestore {
@@ -75,7 +75,7 @@ impl Volumes {
         })
     }
 
-    /// Restores that wait to be gone on with.
+    /// Restores that wait to be resumed.
     pub(super) fn restore_problems(&self) -> Vec<api::Problem> {
         let mut names = self.unfinished_restores();
         let running = self.restoring.lock();
@@ -155,7 +155,7 @@ impl Volumes {
         Ok(unfinished)
     }
 
-    /// Takes what there is of a restore that was cut, as its notes say it was left.
+    /// Opens the remains of an interrupted restore, in the state of its notes.
     pub(crate) fn resume_restore(&self, name: &str) -> Result<(Unfinished<'_>, RestoreNotes), ServerError> {
         names::check("volume", name)?;
         let _turn = self.turns.take(&[name], "it is being restored")?;
@@ -185,13 +185,13 @@ impl Volumes {
         Ok((unfinished, notes))
     }
 
-    /// Gives up a restore that was cut.
+    /// Gives up an interrupted restore.
     pub(crate) fn give_up_restore(&self, name: &str) -> Result<(), ServerError> {
         names::check("volume", name)?;
         let _turn = self.turns.take(&[name], "its restore is being abandoned")?;
         let mut unfinished = self.take_begun(name)?;
-        // Only what it has written to is cleared: under the name of one device there may be another
-        // one by now.
+        // Only devices that it has written to are cleared: the name of one may refer to another by
+        // now.
         let notes = self.restore_notes(name);
         let own = |(number, path): (usize, PathBuf)| {
             let device = open_when_free(&unfinished.nursery.join(&path), BUSY_PATIENCE).ok()?;
@@ -283,10 +283,10 @@ impl Unfinished<'_> {
 
     /// Opens the volume in its place.
     fn start_in(&mut self, folder: &Path) -> Result<Arc<OpenVolume>, ServerError> {
-        // Whatever becomes of that, they have it, and are not cleared.
+        // In any outcome the devices have the volume, and must not be cleared.
         let mut parts = self.parts.take().ok_or(ServerError::Bug)?;
         state::sync_parent(folder).map_err(ServerError::path("create", folder))?;
-        // In the folder of a volume nobody reads them.
+        // In the folder of a volume they are not read.
         if let Err(error) = fs::remove_file(folder.join(NOTES))
             && error.kind() != std::io::ErrorKind::NotFound
         {
@@ -328,7 +328,7 @@ impl Drop for Unfinished<'_> {
                 tracing::warn!(%error, "a folder stays until the next start");
             }
         }
-        // Whoever goes on takes the devices next.
+        // A resumed restore opens the devices next.
         drop(parts);
         self.volumes.restoring.lock().remove(&self.name);
     }

@@ -1,10 +1,9 @@
-//! Commands on a volume whose writes wait for room in its history: what needs a consistency point
-//! is refused before anything of it is begun, and says why.
+//! Commands on a volume whose writes wait for room in its history: a command that needs a
+//! consistency point is refused before it begins, with the reason.
 //!
-//! A write that waits for room is given up by nobody, so what is in memory is written out
-//! beforehand, by a thread that may wait for as long as it takes; whoever asks waits for that for a
-//! moment. There is one such thread a volume, however often somebody asks: who comes while it
-//! waits, waits with it.
+//! A write that waits for room is never abandoned. So a thread, which may wait for any time, writes
+//! the data in memory out beforehand; the command waits a moment for it. Each volume has only one
+//! such thread: later commands wait for the same one.
 
 use std::time::{Duration, Instant};
 
@@ -16,23 +15,23 @@ use crate::volumes::error::VolumesError;
 use crate::volumes::open::OpenVolume;
 use crate::volumes::under::Under;
 
-/// How long a command waits for room in a history before it is refused: what time gives by itself
-/// comes within it.
+/// Time for which a command waits for room in a history before it is refused: room that becomes
+/// free by itself does so within it.
 const PATIENCE: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 impl OpenVolume {
-    /// Makes durable what was answered, as long as the volume is open and has a history under it:
-    /// once it closes nothing waits for room any more. Refused where that waits longer than an
-    /// administrator would: it goes on waiting, and nothing else does.
+    /// Makes acknowledged data durable, while the volume is open with a history under it: after it
+    /// closes no request waits for room any more. Refused if that takes longer than [`PATIENCE`]:
+    /// the thread keeps waiting, the caller does not.
     pub(crate) fn write_out_over_history(&self) -> Result<(), ServerError> {
-        // One that is read-only writes nothing more: it may be brought back all the same, and
-        // refuses all else by itself.
+        // A read-only volume writes nothing more: it may still be reverted, and refuses all other
+        // commands itself.
         if self.under.is_none() || self.volume.status().latched.is_some() {
             return Ok(());
         }
         let mut rounds = self.writing_out.rounds.lock();
-        // A round that is under way may lack what was answered since it began.
+        // A running round may lack data acknowledged since it began.
         let mine = rounds.begun + 1;
         let mut waited = Duration::ZERO;
         loop {
@@ -63,8 +62,8 @@ impl OpenVolume {
         }
     }
 
-    /// Refuses what needs a consistency point where there is no room for one, before anything of it
-    /// is begun: where writes wait, and where they have failed.
+    /// Refuses an operation that needs a consistency point, before it begins, if there is no room
+    /// for one: if writes wait, or have failed.
     pub(crate) fn refuse_without_room(&self) -> Result<(), ServerError> {
         match self.volume.status() {
             status if status.lacks_room && status.latched.is_none() => Err(self.no_room_below()),
@@ -72,8 +71,8 @@ impl OpenVolume {
         }
     }
 
-    /// The same of a volume that takes writes, as far as there is a floor for which a consistency
-    /// point can find no room: whoever asks often makes none for nothing.
+    /// The same for a writable volume, only if the history has a floor that can leave no room for a
+    /// consistency point: frequent callers do not make needless ones.
     pub(crate) fn refuse_if_floor_leaves_no_room(&self) -> Result<(), ServerError> {
         let has_floor =
             |under: &Under| under.history().status().window.floor > Duration::ZERO && !self.is_destination();
@@ -83,12 +82,13 @@ impl OpenVolume {
         }
     }
 
-    /// Refuses what would wait with its writes for room, and needs no consistency point of its own:
-    /// an update of a mirror, whose consistency points are those of its updates, and a clone.
+    /// Refuses an operation that would wait for room with the writes, but needs no consistency
+    /// point of its own: an update of a mirror, which makes its own consistency points, and a
+    /// clone.
     pub(crate) fn refuse_while_writes_wait(&self) -> Result<(), ServerError> {
         let mut waited = Duration::ZERO;
         let mut calm = Duration::ZERO;
-        // What waits looks for room now and then, and does not wait meanwhile.
+        // A waiting write checks for room now and then, and does not count as waiting meanwhile.
         while waited <= PATIENCE {
             if self.waits_for_room() {
                 (waited, calm) = (waited + LOOK_EVERY, Duration::ZERO);
@@ -122,7 +122,7 @@ pub(crate) fn is_of_full_history(error: &ServerError) -> bool {
     matches!(error, ServerError::Volumes(VolumesError::OverHistory { kind: ErrorKind::NoSpace, .. }))
 }
 
-/// Of what has been begun, and waits by now.
+/// The error for an operation that has begun, and waits now.
 pub(crate) fn waits_with_writes(volume: &str) -> ServerError {
     ServerError::Volumes(VolumesError::OverHistory {
         volume: volume.to_owned(),

@@ -1,10 +1,9 @@
 //! The scrub of a volume: a thread that reads everything from the media, a little at a time, and
-//! what it found.
+//! its findings.
 //!
-//! The thread gives way: between two pieces it rests at least as long as the piece took, so clients
-//! have the devices for more than half of the time, and it keeps to a rate. `scrub.json` keeps the
-//! cursor and the findings; a restart goes on where it stopped, and looks again at what was
-//! damaged.
+//! The thread yields: between two pieces it rests at least as long as the piece took, so clients
+//! have the devices for more than half of the time, and it keeps to a rate. `scrub.json` stores the
+//! cursor and the findings; a restart resumes where it stopped, and checks damaged blocks again.
 
 use std::time::Duration;
 
@@ -21,11 +20,11 @@ use crate::volumes::scrub_state::{Damaged, Inner, Running, ScrubDocument};
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Blocks of one piece: 1 MiB.
 const PIECE: u64 = 256;
-/// Bytes a second of a scrub that was not told otherwise.
+/// Bytes a second of a scrub, by default.
 const RATE: u64 = 100 << 20;
 /// The longest rest between two pieces: a rate that was changed is noticed within it.
 const REST_MAX: Duration = Duration::from_millis(200);
-/// How often the cursor is written down: what a killed server reads again.
+/// Interval at which the cursor is saved: after a kill at most this much is read again.
 const WRITE_EVERY: Duration = Duration::from_secs(10);
 /// How often damaged blocks are looked at again.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -35,7 +34,7 @@ const FINDINGS_MAX: usize = 1000;
 const NAMED_MAX: usize = 8;
 
 impl OpenVolume {
-    /// Reads again what could not be read: what was found damaged since stays known.
+    /// Reloads an unreadable document: damage found since stays recorded.
     pub(crate) fn read_scrub(&self) {
         let (document, unread) = state::known::<ScrubDocument>(&self.scrub.path);
         let document = document.unwrap_or_default();
@@ -76,7 +75,7 @@ impl OpenVolume {
         let mut inner = self.scrub.inner.lock();
         let inner = &mut *inner;
         let rate = inner.document.rate_bytes.unwrap_or(RATE).max(BLOCK);
-        // It was stopped, or stopped and begun anew, meanwhile.
+        // It was stopped, or stopped and restarted, meanwhile.
         let Some(running) = inner.document.running.as_mut().filter(|now| now.started_ms == started_ms) else {
             return;
         };
@@ -151,7 +150,7 @@ impl OpenVolume {
         self.scrub.write(inner, clock.monotonic());
     }
 
-    /// Looks again at what is damaged, now and then, and keeps the list of it.
+    /// Rechecks damaged blocks now and then, and saves the list of them.
     fn look_at_damage(&self, clock: &dyn Clock) {
         let now = clock.monotonic();
         let is_due = {
@@ -177,8 +176,8 @@ impl OpenVolume {
         self.keep_damage(clock);
     }
 
-    /// Writes down which blocks are damaged, for the next start, if that has changed; or what could
-    /// not be written before, after a while and at the end.
+    /// Saves the list of damaged blocks for the next start, if it has changed; retries a failed
+    /// save after a while and at the end.
     pub(super) fn keep_damage(&self, clock: &dyn Clock) {
         let (known, repaired) = (self.volume.damaged(), self.volume.repaired_blocks());
         let mut inner = self.scrub.inner.lock();
@@ -292,7 +291,7 @@ impl OpenVolume {
         api::DamagedBlock { block: block.vbn.0, message, lun, path, path_bytes: raw, offset_bytes }
     }
 
-    /// What is damaged, for `cairn status`.
+    /// The damage, for `cairn status`.
     pub(super) fn damage_problems(&self) -> Vec<api::Problem> {
         let damaged = self.volume.damaged();
         let named = damaged.iter().take(NAMED_MAX);

@@ -1,4 +1,4 @@
-//! The state of a scrub: the pass that runs, what is damaged, and what `scrub.json` says of it.
+//! The state of a scrub: the running pass, the damage, and the content of `scrub.json`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::schedules::timetable::is_ahead;
 use crate::state;
 use crate::state::Unread;
 
-/// What `scrub.json` says.
+/// The content of `scrub.json`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ScrubDocument {
     pub(super) rate_bytes: Option<u64>,
@@ -102,25 +102,25 @@ pub(super) struct Inner {
     pub(super) next: Duration,
     pub(super) written: Duration,
     pub(super) looked: Option<Duration>,
-    /// What the volume had repaired when that was last counted.
+    /// The volume's count of repairs at the last update.
     pub(super) counted: u64,
-    /// What stands in the file is older, as it could not be written.
+    /// The file is out of date, as it could not be written.
     pub(super) unwritten: bool,
 }
 
 /// The scrub of one volume.
 pub(crate) struct Scrub {
     pub(super) path: PathBuf,
-    /// Why what stands there is not known.
+    /// Why the content of the file is unknown.
     pub(super) unread: Mutex<Option<Unread>>,
     pub(super) inner: Mutex<Inner>,
     pub(super) wake: Condvar,
 }
 
 impl Scrub {
-    /// What the folder of a volume says of it: what was damaged is known to the volume from here
-    /// on. A file that can't be read is told and left: passes are made on request, and nothing of
-    /// them is written down.
+    /// Loads the document in the folder of a volume: the volume knows the recorded damage from here
+    /// on. An unreadable file is reported and kept: passes run on request, and their state is not
+    /// saved.
     pub(crate) fn open(path: PathBuf, volume: &Volume) -> Self {
         let (document, unread) = state::known::<ScrubDocument>(&path);
         let document = document.unwrap_or_default();
@@ -145,8 +145,7 @@ impl Scrub {
 }
 
 impl ScrubDocument {
-    /// When the next pass is due: now, where the last one has not come yet, as the clock was put
-    /// back.
+    /// When the next pass is due: now, if the last one is in the future, as the clock was set back.
     pub(super) fn next_ms(&self, now_ms: u64) -> Option<u64> {
         let every = self.every_ms?;
         Some(match &self.last {

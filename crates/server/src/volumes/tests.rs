@@ -1,4 +1,4 @@
-//! Opening the devices of a volume; and what the tests of volumes with a history share.
+//! Opening the devices of a volume; and shared helpers of the tests of volumes with a history.
 
 use std::fs;
 use std::sync::atomic::AtomicBool;
@@ -71,7 +71,7 @@ pub(super) fn write(volumes: &Volumes, byte: u8) {
     lun.flush().expect("a flush");
 }
 
-/// What the first block of `vol0/db` is full of.
+/// The byte that fills the first block of `vol0/db`.
 pub(super) fn read(volumes: &Volumes) -> u8 {
     let lun = volumes.get("vol0").expect("it is open").luns.open("db").expect("a LUN");
     let bytes = lun.read(0, 4096).expect("a read").to_vec();
@@ -122,7 +122,7 @@ fn what_is_no_volume_beside_the_folders_of_volumes_is_called_none() {
     for name in ["lost+found", "vol0.trace"] {
         assert!(matches!(volumes.get(name), Err(ServerError::NotFound { .. })), "{name}");
     }
-    // What is there of a volume without its document may be all that is left of it.
+    // The files of a volume without its document may be all that remains of it.
     let shown = volumes.list();
     assert_eq!(shown.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["vol1"]);
     assert!(beside.join("lost+found").exists() && beside.join("vol0.trace").exists());
@@ -170,7 +170,7 @@ fn clone_whose_snapshot_goes_meanwhile_leaves_nothing() {
                 }
                 Err(error) => {
                     gone += 1;
-                    // Told when the other thread is over.
+                    // Reported after the other thread has ended.
                     if matches!(error, ServerError::Taken { .. }) {
                         taken = true;
                         break;
@@ -185,7 +185,7 @@ fn clone_whose_snapshot_goes_meanwhile_leaves_nothing() {
     assert_eq!(left.len(), 1, "{left:?}");
 }
 
-/// A file that somebody is copying to its place is not opened, however whole its beginning is.
+/// A file that is being copied to its place is not opened, even if its beginning is complete.
 #[test]
 fn volume_that_comes_back_as_a_file_is_opened_when_nobody_writes_to_that_any_more() {
     let folder = tempfile::tempdir().expect("a folder can be made");
@@ -359,8 +359,8 @@ fn folder_that_its_owner_has_put_aside_under_a_name_with_a_dot_is_not_removed_by
     before.end();
     let (place, dir) = (before.folder("vol0"), before.dir.clone());
     drop(before);
-    // Renamed, to have it out of service, or kept beside another one; and what tools of file
-    // systems put there.
+    // Renamed, to take it out of service, or kept beside another one; and entries from tools of
+    // file systems.
     for name in [".vol0", ".vol0.old", ".vol0.bak", ".snapshots", "..new", ".vol0.old.1x"] {
         let aside = dir.join(name);
         fs::rename(&place, &aside).expect("it is put aside");

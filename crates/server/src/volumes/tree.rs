@@ -1,4 +1,4 @@
-//! The files of a volume: its one live tree, shared by all that need it, and the mounts of it.
+//! The files of a volume: its one live tree, shared by all users, and its mounts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use crate::volumes::open::OpenVolume;
 use crate::volumes::snapshots::find_snapshot;
 use crate::work::background;
 
-/// How often is looked whether a mount has let go of a tree, and how long is waited in between.
+/// Number of checks whether a mount has released a tree, and the pause between them.
 const LET_GO_ROUNDS: u32 = 100;
 const LET_GO_ROUND: Duration = Duration::from_millis(10);
 
 impl OpenVolume {
-    /// What a volume is busy with whose mount was taken away while programs work in it.
+    /// The work of a volume whose mount was removed while programs use it.
     pub(crate) const STILL_USED: &str = "programs still work in a mount of it that was taken away";
 
-    /// The live tree, which is made if there is none yet, for the user of this server: without root
-    /// nobody could write to it otherwise. It closes when nobody has it any more.
+    /// The live tree, created if there is none yet, owned by the user of this server: otherwise
+    /// only root could write to it. It closes with its last user.
     pub(crate) fn live_tree(&self) -> Result<Arc<Tree>, ServerError> {
         let mut tree = self.tree.lock();
         // One that a rollback has overtaken is not handed out again.
@@ -36,13 +36,13 @@ impl OpenVolume {
         Ok(opened)
     }
 
-    /// The live tree, if somebody has it.
+    /// The live tree, if it is in use.
     pub(crate) fn live_tree_in_use(&self) -> Option<Arc<Tree>> {
         self.tree.lock().upgrade().filter(|tree| tree.is_current())
     }
 
-    /// Makes a snapshot with the hooks of the volume around it. Of mounted files it has everything
-    /// that was written before: the kernel is asked for what it still holds.
+    /// Makes a snapshot with the hooks of the volume around it. It has all earlier writes to
+    /// mounted files: the kernel's cache is written back first.
     pub(crate) fn snapshot_with<T>(&self, make: impl FnOnce() -> T) -> Result<T, ServerError> {
         // A program that is quiesced does not wait for room in a history.
         self.refuse_without_room()?;
@@ -63,9 +63,9 @@ impl OpenVolume {
         mounts.push(Arc::downgrade(mount));
     }
 
-    /// True when nobody has the live tree, after a moment for those who are letting it go; `let_go`
-    /// does so with what the caller has of those that have ended. Programs may work in a mount that
-    /// was taken away from under them.
+    /// True if the live tree is unused, after a moment for users that are releasing it; `let_go`
+    /// drops the caller's own ended mounts. Programs may still use a mount that was removed under
+    /// them.
     pub(crate) fn has_no_live_tree(&self, let_go: impl Fn()) -> bool {
         for _ in 0..LET_GO_ROUNDS {
             let_go();
@@ -77,8 +77,7 @@ impl OpenVolume {
         false
     }
 
-    /// A snapshot, or (`None`) the volume, which takes writes, with everything that was written to
-    /// it before.
+    /// A snapshot, or (`None`) the writable volume with all earlier writes.
     pub(crate) fn image_of(&self, snapshot: Option<&str>) -> Result<Image, ServerError> {
         let failed = ServerError::volume(&self.name);
         let id = snapshot.map(|name| find_snapshot(self, name)).transpose()?.map(|found| found.id);
@@ -90,7 +89,7 @@ impl OpenVolume {
         self.volume.image(id).map_err(&failed)
     }
 
-    /// Asks the kernel for what it still holds of mounted files.
+    /// Makes the kernel write back its cache of mounted files.
     pub(crate) fn collect(&self) {
         let mounts: Vec<Arc<Mount>> = self.mounts.lock().iter().filter_map(|mount| mount.upgrade()).collect();
         for mount in mounts {

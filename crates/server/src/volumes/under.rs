@@ -1,4 +1,4 @@
-//! A history between a volume and its devices: what the document says of it, and the open one.
+//! A history between a volume and its devices: its entry in the document, and the open history.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,20 +39,19 @@ pub(super) const LOG_FAULT: &str =
 /// The step after that.
 pub(super) const LOG_NEXT: &str = "leave out the log device, or the history";
 
-/// Why there is no history under one whose log has a device, and what to do.
+/// Why a volume whose log has a device cannot have a history, and the remedy.
 pub(super) const LOG_APART: &str = "its intent log is on a device of its own, which a history would not take back with it: so it has no instants to show or to go back to";
 
 pub(super) const LOG_BACK: &str = "move the log to the devices of the volume with `cairn volume log VOLUME --internal`, then `cairn history enable VOLUME --history PATH` remembers from there on";
 
-/// What `volume.json` says of a history.
+/// The entry of a history in `volume.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Beneath {
     /// Absolute.
     pub(super) store: PathBuf,
     /// Which history is there.
     pub(super) id: String,
-    /// Numbers that the volume had not given yet when it was last brought back: it goes on from
-    /// there.
+    /// Numbers not yet assigned when the volume was last reverted: it continues from there.
     pub(super) next_file: u64,
     pub(super) next_snapshot: u64,
     /// Where its versions go.
@@ -116,8 +115,8 @@ impl Beneath {
         })
     }
 
-    /// Empties the store of a history that did not come to be, if that is what it has: with nothing
-    /// recorded in it, or, where `is_of_nobody` is known, with whatever is.
+    /// Empties the store of a history whose creation was not completed: only if it has no records
+    /// or, if `is_of_nobody`, with any content.
     fn take_back(&self, volume: &str, is_of_nobody: bool) -> Result<(), ServerError> {
         if !self.store.exists() {
             return Ok(());
@@ -134,7 +133,7 @@ impl Beneath {
         }
     }
 
-    /// The same at a start, which goes on without.
+    /// The same at a start, which continues without the history.
     pub(super) fn take_back_now(&self, volume: &str, is_of_nobody: bool) {
         tracing::warn!(volume, store = %self.store.display(), "a history that was only being made is taken back; run the same command again");
         if let Err(error) = self.take_back(volume, is_of_nobody) {
@@ -146,7 +145,7 @@ impl Beneath {
         history_id(&self.id)
     }
 
-    /// Opens the history of what is on `origin`.
+    /// Opens the history over `origin`.
     pub(super) fn open(
         &self,
         volume: &str,
@@ -187,7 +186,7 @@ impl Under {
         Self { device, store, beneath, views }
     }
 
-    /// What the volume stands on.
+    /// The device under the volume.
     pub(super) fn device(&self) -> Arc<dyn Device> {
         self.device.history().clone()
     }
@@ -197,7 +196,7 @@ impl Under {
         self.device.history().let_wait(may_wait);
     }
 
-    /// The volume is open: the history gets its thread, and who finds no room may wait for it.
+    /// The volume is open: the history gets its thread, and writes without room may wait for it.
     pub(super) fn begin(&self) -> Result<(), ServerError> {
         self.let_wait(true);
         self.device.begin()

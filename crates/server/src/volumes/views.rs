@@ -1,16 +1,15 @@
-//! Views of a volume over a history: all of it as it was at an instant, read-only, beside the
-//! volume.
+//! Views of a volume over a history: its whole state at an instant, read-only, beside the volume.
 //!
-//! `views.json` has their names and instants. It is written before a view is shown, so a restart or
-//! a kill brings all of them back; nothing else of a view lasts. A view is a volume of its own,
-//! opened at the instant as after a power cut. What opening it writes, the consistency point that
-//! takes in the intent log, goes over the history's view into a scratch file, which has lost its
-//! name before anything is in it: a crash leaves nothing, and the volume, its devices and its
-//! history get none of it. Exports and mounts know it, and nobody else: no thread works in it, and
-//! it is no volume to schedules, scrubs, groups or mirrors.
+//! `views.json` has their names and instants. It is written before a view is shown, so all of them
+//! return after a restart or a kill; nothing else of a view lasts. A view is a volume of its own,
+//! opened at the instant as after a power cut. Opening it writes the consistency point that replays
+//! the intent log. This write goes over the history's view into a scratch file, which is unlinked
+//! before it has content: a crash leaves nothing, and the volume, its devices and its history are
+//! not affected. Only exports and mounts use a view: it has no thread, and schedules, scrubs,
+//! groups and mirrors ignore it.
 //!
-//! `VOLUME@NAME` is the view for as long as there is one. A snapshot that comes by its name later,
-//! from the source of a mirror, is behind it until the view is ended.
+//! `VOLUME@NAME` is the view while it exists. It hides a later snapshot of that name, from the
+//! source of a mirror, until the view is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -33,7 +32,7 @@ use crate::volumes::under::no_volume_then;
 /// Memory of a view for blocks: it is looked into now and then, and never written to.
 const CACHE_BYTES: u64 = 32 << 20;
 
-/// What `views.json` says.
+/// The content of `views.json`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ViewsDocument {
     /// Instants by the names of their views.
@@ -64,7 +63,7 @@ struct ClosedView {
     _held: HistoryView,
 }
 
-/// The views of a volume. Changed by who has the turn of the volume only.
+/// The views of a volume. Changed only by the holder of the volume's turn.
 pub(super) struct Views {
     folder: PathBuf,
     pub(super) shown: RwLock<BTreeMap<String, Arc<VolumeView>>>,
@@ -77,8 +76,8 @@ impl Views {
         Self { folder: folder.to_owned(), shown: RwLock::default(), closed: RwLock::default() }
     }
 
-    /// Shows again what was shown, before anything moves the window of the history. An instant that
-    /// is there and can't be shown now, as for want of room, stays.
+    /// Restores the saved views, before the window of the history can move. An existing instant
+    /// that can't be shown now, as for lack of room, stays saved.
     pub(super) fn open(folder: &Path, volume: &str, history: &Arc<History>, clock: &Arc<dyn Clock>) -> Self {
         let views = Self::none(folder);
         let (document, _) = state::known::<ViewsDocument>(&views.path());
@@ -121,8 +120,8 @@ impl Views {
     ) -> Result<VolumeView, ServerError> {
         let at = held.instant();
         Volume::inspect(&held).map_err(|_| no_volume_then(volume))?;
-        // Far more than the nodes and maps of one consistency point. Sparse: it takes what is
-        // written.
+        // Far more than the nodes and maps of one consistency point. Sparse: it uses only the
+        // written space.
         let store = self.scratch((held.geometry().length / 4 + STORE_MIN).next_multiple_of(1 << 20))?;
         let options = options_under_volume(clock.clone());
         let over = History::create(Arc::new(held), store, &options_of_a_clone(BLOCK_BYTES), options);
@@ -153,8 +152,8 @@ impl Views {
         Ok(Arc::new(file))
     }
 
-    /// Changes what is shown, once that is written down. One that could not be shown goes where it
-    /// is `ended`.
+    /// Changes the views, after that is saved. A view that could not be shown is removed if it is
+    /// `ended`.
     pub(super) fn change(
         &self,
         ended: Option<&str>,
@@ -171,7 +170,7 @@ impl Views {
         );
         drop(closed);
         state::save(&self.path(), &ViewsDocument { views })?;
-        // A view that goes closes files and lets go of the window: not under the lock.
+        // A removed view closes files and releases the window: not under the lock.
         let before = std::mem::replace(&mut *self.shown.write(), shown);
         let gone = ended.and_then(|name| self.closed.write().remove(name));
         drop((before, gone));
@@ -197,7 +196,7 @@ impl Views {
         self.closed.read().iter().map(view).collect()
     }
 
-    /// The same as problems, with what to do.
+    /// The same as problems, with remedies.
     pub(super) fn problems(&self, volume: &str) -> Vec<api::Problem> {
         let problem = |view: api::View| api::Problem {
             message: format!("the view can't be shown: {}", view.problem.unwrap_or_default()),

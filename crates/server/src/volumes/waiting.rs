@@ -1,7 +1,7 @@
-//! Volumes whose devices were not there when the server started: opened as soon as they are.
+//! Volumes whose devices were missing when the server started: opened as soon as these appear.
 //!
-//! A disk can come up later than the server, and a log device can be brought back. Nothing of such
-//! a volume was touched, so another try is as safe as the first.
+//! A disk can appear later than the server, and a log device can return. No data of such a volume
+//! was touched, so a retry is as safe as the first attempt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,7 @@ use crate::volumes::disks::BUSY_PATIENCE;
 use crate::volumes::error::VolumesError;
 use crate::volumes::open::OpenVolume;
 
-/// What a volume is busy with whose devices are opened, which takes as long as one that hangs
-/// wants.
+/// The work of a volume whose devices are being opened, which may take any time if one hangs.
 pub(super) const OPENING: &str = "its devices are being opened";
 
 impl Volumes {
@@ -40,15 +39,15 @@ impl Volumes {
         waiting.iter().filter_map(|name| self.open_if_there(name)).for_each(|open| opened(&open));
     }
 
-    /// Tries again to open one whose devices are there. Nothing where somebody does already, whose
-    /// disk may hang.
+    /// Retries to open a volume whose devices exist. Does nothing if another thread does so
+    /// already, whose disk may hang.
     fn open_if_there(&self, name: &str) -> Option<Arc<OpenVolume>> {
         let _turn = self.turns.take_now(name, OPENING)?;
         if self.is_there(name) { self.open_once_more(name) } else { None }
     }
 
-    /// True when what a volume is on is there, and nobody is just copying it there. Of its log's
-    /// devices some may be gone for good.
+    /// True if the devices of a volume exist, and are not just being copied there. Some of its
+    /// log's devices may be permanently gone.
     fn is_there(&self, name: &str) -> bool {
         let Ok(document) = self.document(name) else { return false };
         let folder = self.folder(name);
@@ -64,7 +63,7 @@ impl Volumes {
         self.open_once_more(name)
     }
 
-    /// The same for who has the turn.
+    /// The same for the holder of the turn.
     fn open_once_more(&self, name: &str) -> Option<Arc<OpenVolume>> {
         // It may have been opened or deleted meanwhile.
         if !matches!(self.entries.read().get(name), Some(VolumeState::Unavailable(_))) {
@@ -84,8 +83,8 @@ impl Volumes {
         open
     }
 
-    /// Why a volume that could not be opened still can't be: what keeps it closed may have passed
-    /// since the server started. One that is open is `there`.
+    /// Why a volume that could not be opened still can't be: the cause may have gone since the
+    /// server started. An open one is `there`.
     pub(super) fn still_closed(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Rounds of writing out what a volume has in memory, one at a time.
+//! Rounds of writing out the data of a volume in memory, one at a time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cairn_volume::{Volume, VolumeError};
 use parking_lot::{Condvar, Mutex};
 
-/// Rounds of writing out what is in memory, one at a time.
+/// Rounds of writing out data in memory, one at a time.
 #[derive(Default)]
 pub(super) struct WritingOut {
     pub(super) rounds: Mutex<Rounds>,
@@ -17,7 +17,7 @@ pub(super) struct WritingOut {
 pub(super) struct Rounds {
     pub(super) begun: u64,
     pub(super) over: u64,
-    /// Of the last one that is over; `None` where it panicked.
+    /// The outcome of the last completed round; `None` if it panicked.
     pub(super) outcome: Option<Result<(), VolumeError>>,
 }
 

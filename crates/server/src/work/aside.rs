@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 
-/// What may take as long as its hooks or its devices do, and holds up nobody else's schedule: a
-/// thread each, one at a time of each name.
+/// Work that may take as long as its hooks or its devices, without delaying other schedules: each
+/// on a thread, one at a time for each name.
 #[derive(Default)]
 pub(crate) struct Aside(BTreeMap<String, JoinHandle<()>>);
 
 impl Aside {
-    /// Runs it on a thread of its own. Nothing while what ran last under that name still does: it
-    /// is due again then.
+    /// Runs it on a thread of its own. Does nothing while the last work of that name still runs: it
+    /// is then due again later.
     pub(crate) fn run(&mut self, name: String, work: impl FnOnce() + Send + 'static) {
         if self.0.get(&name).is_some_and(|thread| !thread.is_finished()) {
             return;

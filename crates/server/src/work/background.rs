@@ -1,17 +1,18 @@
-//! Work that no client waits for: it gets what clients leave of a busy processor.
+//! Work that no client waits for: it gets the processor time that clients leave.
 
-/// How far behind a client's thread: where both could run, a tenth as much as that gets. On an idle
-/// machine nothing changes, and a mirror whose machine is always busy goes on.
+/// The difference to the niceness of a client's thread: if both could run, it gets a tenth of that
+/// thread's time. An idle machine is not affected, and a mirror on a machine that is always busy
+/// still makes progress.
 #[cfg(target_os = "linux")]
 const NICER: i32 = 10;
 
-/// Lets the threads of clients go before this one, for as long as it lives.
+/// Gives the threads of clients priority over this one, for its lifetime.
 pub(crate) fn step_back() {
     #[cfg(target_os = "linux")]
     {
         let thread = Some(rustix::thread::gettid());
-        // From where the owner of the server has put all of it, as the first thread tells: this one
-        // may have been started by one that has stepped back.
+        // Relative to the niceness that the owner gave the whole server, which the first thread
+        // has: this one may have been started by a thread that has stepped back.
         let first = Some(rustix::process::getpid());
         let nicer = rustix::process::getpriority_process(first).map(|now| now + NICER);
         if let Err(error) = nicer.and_then(|nicer| rustix::process::setpriority_process(thread, nicer)) {
@@ -20,8 +21,8 @@ pub(crate) fn step_back() {
     }
 }
 
-/// Does what clients or programs wait for on a thread that may have stepped back: with their
-/// priority, as far as the system lets a program have it again (root, or `LimitNICE=`).
+/// Runs work that clients or programs wait for on a thread that may have stepped back: with their
+/// priority, if the system permits raising it again (root, or `LimitNICE=`).
 pub(crate) fn ahead<T>(act: impl FnOnce() -> T) -> T {
     #[cfg(target_os = "linux")]
     {

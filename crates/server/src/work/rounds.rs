@@ -1,11 +1,11 @@
-//! How far a thread is that goes round and round, as the watchdog wants to know.
+//! The progress of a thread that works in rounds, for the watchdog.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::thread::gettid;
 
-/// How far a thread is that goes round and round.
+/// The progress of a thread that works in rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     pub(crate) count: AtomicU64,
@@ -15,8 +15,7 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// Called by the thread before its first round. It goes round no more when the guard is
-    /// dropped.
+    /// Called by the thread before its first round. Its rounds end when the guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> impl Drop + use<> {
         struct Ending(Arc<Rounds>);
         impl Drop for Ending {
@@ -33,7 +32,7 @@ impl Rounds {
         self.count.fetch_add(1, Ordering::Release);
     }
 
-    /// Whether it has come round since `count`, or does not go round any more.
+    /// Whether it has completed a round since `count`, or has stopped.
     pub(crate) fn moved_since(&self, count: u64) -> bool {
         self.ended.load(Ordering::Acquire) || self.count.load(Ordering::Acquire) != count
     }

@@ -1,5 +1,4 @@
-//! Threads that work together, beside the caller's: all of them, or none where the system has too
-//! few.
+//! Threads that work together, beside the caller's: all of them, or none if the system has too few.
 
 use std::io;
 use std::sync::mpsc::channel;
@@ -16,9 +15,9 @@ impl Threads for Scoped {
     }
 }
 
-/// Each helper waits until all of them have a thread. One that ran at once would wait for those
-/// that come to nothing, and the scope for it, for ever: what it waits at is let go of behind the
-/// scope.
+/// Each helper waits until all of them have a thread. A helper that ran at once would wait for ever
+/// for those that could not be started, and so would the scope: the objects that it waits at are
+/// dropped after the scope.
 fn beside<'a>(
     helpers: Vec<Helper<'a>>,
     own: Own<'a>,
@@ -38,7 +37,7 @@ fn beside<'a>(
             gates.push(gate);
         }
         for gate in gates {
-            // It is there until it hears of it.
+            // The helper waits until it receives this.
             let _ = gate.send(());
         }
         own();

@@ -1,9 +1,9 @@
-//! Turns: what is made, deleted, opened, or closed for something to be done to it is so by one at a
-//! time, each name by itself.
+//! Turns: only one thread at a time creates, deletes, opens, or closes the object of a name for an
+//! operation; names are independent.
 //!
-//! A disk may hang for as long as it likes while it is opened. Whoever waits for it has his turn
-//! with the names that are concerned, and with no others; who asks for one of these meanwhile waits
-//! for a while, and is told then what it is busy with.
+//! A disk may hang for any time while it is opened. The waiting thread holds the turns of the names
+//! concerned, and no others; a request for one of these waits for a while, and then fails with the
+//! work that holds it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use crate::error::ServerError;
 /// revert may take longer than that.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The names with which somebody has his turn, and what he does.
+/// The names whose turns are held, and the work of each holder.
 ///
-/// Who has a turn may ask for that of a clone of what it is with, and for no other: so nobody waits
-/// in a circle.
+/// The holder of a turn may request that of a clone of the same volume, and no other: so no
+/// deadlock is possible.
 #[derive(Default)]
 pub(crate) struct Turns {
     taken: Mutex<BTreeMap<String, &'static str>>,
@@ -33,7 +33,7 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turns {
-    /// Waits until nobody has his turn with any of these names. `to` is what the others are told
+    /// Waits until no turn of these names is held. `to` describes the work to other requests
     /// meanwhile, as in "it is being made".
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl Turns {
         self.take_within(names, to, PATIENCE)
     }
 
-    /// The same for what has to be done, however long that takes.
+    /// The same for work that must be done, without a time limit.
     pub(crate) fn wait(&self, name: &str, to: &'static str) -> Turn<'_> {
         loop {
             if let Ok(turn) = self.take(&[name], to) {
@@ -51,7 +51,7 @@ impl Turns {
         }
     }
 
-    /// The same where nobody has it; else what he does.
+    /// The same if the turn is free; none if it is held.
     pub(crate) fn take_now(&self, name: &str, to: &'static str) -> Option<Turn<'_>> {
         self.take_within(&[name], to, Duration::ZERO).ok()
     }
@@ -64,7 +64,7 @@ impl Turns {
     ) -> Result<Turn<'_>, ServerError> {
         let begun = Instant::now();
         let mut taken = self.taken.lock();
-        // All of them at once: who has one waits for none.
+        // All of them at once: a holder never waits for another.
         while let Some((name, by)) = names.iter().find_map(|name| Some((*name, *taken.get(*name)?))) {
             let left = patience.saturating_sub(begun.elapsed());
             if left.is_zero() {

@@ -1,8 +1,8 @@
-//! The volumes of a dump: cut here, with the rights of whoever runs the command, out of the pipe
-//! that the server writes them into one behind the other.
+//! The volumes of a dump: split here, with the rights of the user of the command, from the pipe
+//! into which the server writes them in a row.
 //!
-//! A volume has its name when the whole dump is there, and so is the dump's date at the server: it
-//! waits until the last volume is durable, which it is told.
+//! A volume gets its name when the whole dump is complete, and the server records the date of the
+//! dump only then. The server waits until the client reports that the last volume is durable.
 
 use std::fs::{self, File};
 use std::io::{self, PipeReader, Read, Write};
@@ -24,27 +24,27 @@ use super::super::restore::volumes::is_end_of;
 use crate::arguments::Dump;
 use crate::exit::Failure;
 
-/// Bytes that are read at once where the kernel does not pass them on by itself.
+/// Bytes that are read at once if the kernel does not splice them.
 const PIECE: usize = 1 << 16;
 
-/// What the volumes are called.
+/// The names of the volumes.
 enum Names {
     These(Vec<PathBuf>),
-    /// Behind it comes the number, of three digits.
+    /// A number of three digits follows it.
     Prefix(PathBuf),
 }
 
 /// How a dump is cut.
 pub struct Volumes {
     names: Names,
-    /// Records that were asked for.
+    /// The requested records.
     pub records: u64,
     /// Bytes of each volume but the last.
     bytes: u64,
     overwrite: bool,
 }
 
-/// What number a volume has behind the prefix of all.
+/// The name of a volume: the prefix and its number.
 pub fn numbered(prefix: &Path, number: u32) -> PathBuf {
     let mut name = prefix.as_os_str().to_owned();
     name.push(format!("{number:03}"));
@@ -58,10 +58,10 @@ pub fn listed(names: &Path) -> Vec<PathBuf> {
     names.map(|name| PathBuf::from(std::ffi::OsStr::from_bytes(name))).collect()
 }
 
-/// Looks for a whole dump in these files, of as many volumes as it has, that has no names yet, as
-/// whoever made it was killed at its end. Its date may stand, and later levels on what is in it: so
-/// it is not written over. Where it may be replaced it gets its names, and is there until another
-/// one is whole.
+/// Searches these files for a complete dump, of any number of volumes, whose volumes have no names
+/// yet because the command was killed at its end. The date of such a dump may be recorded, and
+/// later levels may be based on it, so it is not overwritten. With permission to replace it, its
+/// volumes get their names, and stay until another dump is complete.
 ///
 /// # Errors
 /// [`ErrorKind::Taken`] where there is such a dump, and it may not be replaced; [`ErrorKind::Busy`]
@@ -101,7 +101,7 @@ fn wrong(message: impl Into<String>) -> Failure {
 }
 
 impl Volumes {
-    /// How it was asked for; none for a dump that is not cut.
+    /// The requested volumes; none for a dump in one piece.
     pub fn of(asked: &Dump) -> Result<Option<Self>, Failure> {
         let records = match (asked.records, &asked.volume_size) {
             (Some(records), _) => records,
@@ -127,7 +127,7 @@ impl Volumes {
         Ok(Some(volumes))
     }
 
-    /// Refuses at the start what would be in the way later.
+    /// Refuses files at the start that would be in the way later.
     fn refuse_existing(&self) -> Result<(), Failure> {
         let prefix = match &self.names {
             Names::These(paths) => {
@@ -223,14 +223,14 @@ fn read_some(from: &mut PipeReader, buffer: &mut [u8]) -> Result<usize, Failure>
 
 /// The volumes while they are written.
 pub struct Cutting {
-    /// What the server was given.
+    /// The files passed to the server.
     pub handed: Handed,
     line: UnixStream,
     thread: JoinHandle<Result<Vec<Target>, Failure>>,
 }
 
 impl Cutting {
-    /// Hands the server a pipe, and cuts what comes out of it.
+    /// Passes a pipe to the server, and splits its output.
     pub fn start(volumes: Volumes, client: &Client) -> Result<Self, Failure> {
         allow_many_files();
         let (from, into) = io::pipe()?;
@@ -251,8 +251,8 @@ impl Cutting {
         Ok(Self { handed, line, thread })
     }
 
-    /// The server has ended: `outcome` is what came of it. Gives the volumes their names, and says
-    /// these. Unless it `is_over` the dump may count: then nothing of it goes away.
+    /// The server has finished, with this `outcome`. Gives the volumes their names, and returns
+    /// these. Unless the dump `is_over`, its date may be recorded: then no volume is removed.
     pub fn end<T>(
         self,
         outcome: Result<Option<T>, Failure>,
@@ -266,15 +266,15 @@ impl Cutting {
         let cut = self.thread.join().map_err(|_| {
             Failure::new(ErrorKind::Failed, "cutting the dump into volumes failed", "run it again")
         })?;
-        // What went wrong here is why it went wrong there.
+        // A failure here is the cause of the failure there.
         let mut made = cut?;
         if !is_over {
             made.iter_mut().for_each(|target| target.passes(false));
         }
         let outcome = outcome.map_err(|failure| if is_over { failure } else { super::stays(failure) });
         let Some(result) = outcome? else { return Ok(None) };
-        // Its date stands: where one of them does not get its name, it stays under the one that it
-        // has, and so do those behind it.
+        // The date is recorded: if a volume does not get its name, it keeps its temporary one, and
+        // so do those after it.
         made.iter_mut().for_each(|target| target.passes(false));
         let names = made.into_iter().map(Target::keep).collect::<Result<Vec<_>, _>>();
         let names = names.map_err(super::stays)?;

@@ -1,5 +1,5 @@
-//! The files of dumps: opened here, with the rights of whoever runs the command, and handed over to
-//! the server.
+//! The files of dumps: opened here, with the rights of the user of the command, and passed to the
+//! server.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IoSlice};
@@ -36,7 +36,7 @@ pub struct Target {
 struct Names {
     temporary: PathBuf,
     path: PathBuf,
-    /// Nothing is left of it when the dump fails.
+    /// It is removed if the dump fails.
     passing: bool,
 }
 
@@ -47,13 +47,13 @@ impl Target {
         Ok(Self { file, names: None, called: "the pipe".to_owned() })
     }
 
-    /// A file for each of the paths. With `overwrite` files that exist are replaced, with `anew`
-    /// what there is of dumps that were cut.
+    /// A file for each of the paths. With `overwrite` existing files are replaced, with `anew` the
+    /// parts of interrupted dumps.
     pub fn open_all(paths: &[PathBuf], overwrite: bool, anew: bool) -> Result<Vec<Self>, Failure> {
         let mut targets =
             paths.iter().map(|path| Self::look(path, overwrite, anew)).collect::<Result<Vec<_>, _>>()?;
-        // Nothing is emptied before all of them may be. What a dump that was cut has written the
-        // server empties, once it has given that up.
+        // No file is truncated before all of them may be. The server truncates the parts of an
+        // interrupted dump, after it has discarded that dump.
         targets.iter_mut().filter(|target| !anew || target.is_new()).try_for_each(Self::empty)?;
         Ok(targets)
     }
@@ -71,7 +71,7 @@ impl Target {
         if existing.as_ref().is_some_and(|found| !found.is_file()) {
             // A tape, a named pipe, a disk, /dev/null: nothing to rename.
             let is_disk = existing.is_some_and(|found| found.file_type().is_block_device());
-            // The system refuses what is mounted, or a part of something else.
+            // The system refuses a disk that is mounted, or in use by another device.
             let exclusive = if is_disk { rustix::fs::OFlags::EXCL.bits() as i32 } else { 0 };
             let opened = File::options().write(true).custom_flags(exclusive).open(path);
             let file = opened.map_err(|error| match error.kind() {
@@ -86,7 +86,7 @@ impl Target {
         let temporary = temporary(path);
         let failed = |error: std::io::Error| opening(&temporary, &error);
         let mut options = File::options();
-        // A dump has what everybody's files say, and is for who made it alone.
+        // A dump contains the files of all users, so only its owner may read it.
         options.read(true).write(true).mode(PRIVATE);
         let (file, passing) = match options.clone().create_new(true).open(&temporary) {
             Ok(file) => (file, true),
@@ -159,8 +159,8 @@ impl Target {
             }
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(opening(&temporary, &error)),
             Err(_) if existing.is_ok() => {
-                // Whoever gave it its name may have been killed before that was durable, and now it
-                // will count.
+                // The process that renamed it may have been killed before the name was durable, and
+                // the file counts from now on.
                 sync_folder(path).map_err(|error| opening(path, &error))?;
                 let file = File::open(path).map_err(|error| opening(path, &error))?;
                 let target = Self { file, names: None, called };
@@ -185,7 +185,7 @@ impl Target {
         self.file.metadata().is_ok_and(|found| found.is_file())
     }
 
-    /// Whether what there is of it goes away when this is dropped before the part is whole.
+    /// Whether dropping this removes the file while it is incomplete.
     pub fn passes(&mut self, passing: bool) {
         if let Some(names) = &mut self.names {
             names.passing = passing;
@@ -211,7 +211,8 @@ impl Drop for Target {
     }
 }
 
-/// No two dumps write the same file: whoever has it open has its lock, the server with the client.
+/// No two dumps write the same file: its lock belongs to the open file, which the server shares
+/// with the client.
 pub fn claim(file: &File, path: &Path) -> Result<(), Failure> {
     match file.try_lock() {
         Err(fs::TryLockError::WouldBlock) => Err(Failure::new(
@@ -251,12 +252,12 @@ fn sync_folder(path: &Path) -> std::io::Result<()> {
     File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all())
 }
 
-/// What a file is called until it is whole.
+/// The name of a file until it is complete.
 pub fn temporary(path: &Path) -> PathBuf {
     with_end(path, ".partial")
 }
 
-/// A path with something behind it; all of its bytes are kept.
+/// A path with a suffix; all of its bytes are kept.
 fn with_end(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
@@ -266,13 +267,14 @@ fn with_end(path: &Path, end: &str) -> PathBuf {
 /// The id of the dump that a file is a part of.
 pub fn dump_in(file: &File) -> Option<String> {
     let mut head = [0; DumpHeader::SIZE];
-    // Whoever writes the file begins where it is left.
+    // The writer of the file begins at the present offset.
     file.read_exact_at(&mut head, 0).ok()?;
     Some(DumpHeader::parse(&head).ok()?.dump.to_string())
 }
 
-/// Whether a file under a temporary name is what a dump may have left, which a new one is written
-/// over: anything else is somebody's. A power cut leaves zeroes of what was not on the disk yet.
+/// Whether a file with a temporary name may be the remainder of a dump, which a new one overwrites:
+/// any other file belongs to the user. After a power cut, bytes that were not on the disk yet are
+/// zero.
 fn is_left_by_a_dump(file: &File) -> std::io::Result<bool> {
     let mut head = [0; RECORD];
     let mut have = 0;
@@ -288,7 +290,7 @@ fn is_left_by_a_dump(file: &File) -> std::io::Result<bool> {
     }
     // Images of disks and of file systems begin with as many zeroes.
     let is_nothing = has_nothing(file);
-    // Whoever writes the file begins where it is left.
+    // The writer of the file begins at the present offset.
     rustix::fs::seek(file, SeekFrom::Start(0))?;
     is_nothing
 }
@@ -298,7 +300,7 @@ fn has_nothing(file: &File) -> std::io::Result<bool> {
     let mut piece = vec![0; PIECE];
     let mut at = 0;
     loop {
-        // Where that can't be told all of it is data.
+        // If holes cannot be found, all of it is data.
         at = match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Err(rustix::io::Errno::NXIO) => return Ok(true),
             found => found.unwrap_or(at),
@@ -333,7 +335,7 @@ pub fn not_resumable() -> Failure {
     )
 }
 
-/// The paths that were asked for: with one and several `streams`, `PATH.1` to `PATH.N`.
+/// The requested paths: with one path and several `streams`, `PATH.1` to `PATH.N`.
 pub fn of_streams(paths: &[PathBuf], streams: Option<u32>) -> Result<Vec<PathBuf>, Failure> {
     let wrong = |message: String| Failure::new(ErrorKind::Usage, message, "see `cairn image dump --help`");
     let streams = streams.map_or(paths.len(), |streams| streams as usize);
@@ -353,7 +355,7 @@ pub fn of_streams(paths: &[PathBuf], streams: Option<u32>) -> Result<Vec<PathBuf
     Ok(paths)
 }
 
-/// What a file is called in messages.
+/// The name of a file in messages.
 pub fn called(path: &Path) -> String {
     if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() }
 }
@@ -367,9 +369,9 @@ pub fn open_sources(paths: &[PathBuf]) -> Result<Vec<File>, Failure> {
     paths.iter().map(open).collect()
 }
 
-/// Whether an open file is a dump that can be read at any place. One that stands behind its
-/// beginning, as standard input may, has other bytes in front of the dump: it is read on from
-/// there, as a pipe is.
+/// Whether an open file is a dump that can be read at any place. A file whose offset is not 0, as
+/// that of standard input may be, has other bytes before the dump: it is read from there, as a pipe
+/// is.
 pub fn is_read_anywhere(file: &File) -> std::io::Result<bool> {
     Ok(file.metadata()?.is_file() && rustix::fs::tell(file)? == 0)
 }
@@ -389,10 +391,10 @@ pub fn opening(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(kind, format!("{}: {error}", path.display()), next)
 }
 
-/// Files that the server has. Dropping this ends what it does with them.
+/// Files passed to the server. Dropping this cancels its work with them.
 pub struct Handed {
     connection: BufReader<UnixStream>,
-    /// What a request names them by.
+    /// The name of the files in a request.
     pub ticket: String,
 }
 
@@ -431,7 +433,7 @@ impl Handed {
         Ok(Self { connection, ticket: ticket.trim().to_owned() })
     }
 
-    /// The connection, for who says on it that all is kept, or ends it.
+    /// The connection, to report on it that all is durable, or to close it.
     pub fn line(&self) -> std::io::Result<UnixStream> {
         self.connection.get_ref().try_clone()
     }

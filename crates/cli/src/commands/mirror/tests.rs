@@ -1,10 +1,10 @@
-//! Tests of what monitoring is told of a mirror.
+//! Tests of the status of a mirror in monitoring.
 
 use cairn_api as api;
 
 use super::{judge, outcome_of};
 
-/// A mirror in a state of this level, which is behind by a minute.
+/// A mirror in a state of this level, with a lag of a minute.
 fn behind(state: &str, check: u8) -> api::Mirror {
     let described = serde_json::json!({
         "name": "vol0", "role": "destination", "direction": "", "state": state, "reason": "", "check": check,
@@ -28,7 +28,7 @@ fn mirror_is_judged_by_the_lag_that_is_given_and_not_by_its_own_whatever_it_does
     for state in ["paused", "failing"] {
         assert_eq!(judge(&behind(state, 2), long).0, 1, "{state}: as where it is within its own");
     }
-    // What is as bad whatever the lag is.
+    // States that are critical at any lag.
     for state in ["stalled", "diverged", "contradicted", "handed-over", "unknown"] {
         assert_eq!(judge(&behind(state, 2), long).0, 2, "{state}");
     }

@@ -1,7 +1,7 @@
 //! A directory of this machine that files are restored into.
 //!
-//! A dump is made by somebody else. Every step down is taken without following symbolic links, so
-//! that nothing is written outside, whatever the dump or the directory has.
+//! A dump is not trusted. No step down follows symbolic links, so that nothing is written outside,
+//! regardless of the content of the dump or the directory.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,7 +19,7 @@ pub struct Target {
     root: OwnedFd,
     /// Owners can be set.
     is_root: bool,
-    /// Who owns what is made: user and group.
+    /// The owner of new files: user and group.
     own: (u32, u32),
 }
 
@@ -29,8 +29,8 @@ pub struct Place {
     name: Vec<u8>,
 }
 
-/// The directory that somebody was in last: the next file is mostly made there too, and so the way
-/// down is not gone for each.
+/// The last directory used: the next file is mostly created there too, which saves walking down for
+/// each.
 #[derive(Default)]
 pub struct Stand(Option<(Vec<u8>, Rc<OwnedFd>)>);
 
@@ -55,7 +55,7 @@ impl Target {
         Ok(names?.into_iter().filter(|name| name != b"." && name != b"..").collect())
     }
 
-    /// What a file in it has; none when there is no such file.
+    /// The content of a file in it; none if there is no such file.
     pub fn read(&self, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match fs::openat(&self.root, name, flags, Mode::empty()) {
@@ -69,25 +69,26 @@ impl Target {
         }
     }
 
-    /// Gives a file that was made in it this content and its last name, once all that was made
-    /// before is on the disk; durable when it returns.
+    /// Writes this content to a file created in it, and renames the file, after all earlier files
+    /// are on the disk; durable when it returns.
     pub fn conclude(&self, mut file: File, from: &Place, bytes: &[u8], name: &[u8]) -> io::Result<()> {
         let directory = fs::openat(&self.root, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
         file.write_all(bytes)?;
         fs::syncfs(&directory)?;
-        // Of a FUSE file system the kernel writes only what it has in memory itself.
+        // On a FUSE file system the kernel writes only its own cached data.
         file.sync_all()?;
         from.move_to(&self.place(name)?)?;
         Ok(fs::fsync(&directory)?)
     }
 
-    /// The place of a path. Directories on the way are made where they are missing, for nobody else
-    /// to look into until they get their own mode.
+    /// The place of a path. Missing parent directories are created, inaccessible to other users
+    /// until they get their own mode.
     pub fn place(&self, path: &[u8]) -> io::Result<Place> {
         self.place_from(&mut Stand::default(), path)
     }
 
-    /// The same for who makes one file after the other, and moves no directory meanwhile.
+    /// The same for a caller that creates one file after the other, and moves no directory
+    /// meanwhile.
     pub fn place_from(&self, stand: &mut Stand, path: &[u8]) -> io::Result<Place> {
         let (way, name) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(at) => (&path[..at], &path[at + 1..]),
@@ -118,11 +119,11 @@ impl Target {
         Ok(directory)
     }
 
-    /// The mode in which a file is made that is dressed at once: its own, if nobody gets more by it
-    /// than in the end; otherwise one that lets its owner in alone.
+    /// The initial mode of a file that gets its attributes at once: its own, if that never gives
+    /// more rights than the final one; otherwise a mode for the owner only.
     pub fn first_mode(&self, inode: &Inode, attributes: &[Attribute]) -> Mode {
         let is_own = !self.is_root || (inode.uid, inode.gid) == self.own;
-        // A list of rights can give its group less than the mode says.
+        // An access list can give the group less than the mode does.
         if is_own && attributes.is_empty() {
             Mode::from_raw_mode(inode.permissions.into()) & (Mode::RWXU | Mode::RWXG | Mode::RWXO)
         } else {
@@ -130,8 +131,8 @@ impl Target {
         }
     }
 
-    /// What [`Target::dress`] does, for a file that was just made and is still open. What it has
-    /// already is not set again.
+    /// The same as [`Target::dress`], for a new file that is still open. Attributes that it has
+    /// already are not set again.
     pub fn dress_open(&self, file: &File, inode: &Inode, attributes: &[Attribute]) -> io::Result<()> {
         let now = fs::fstat(file)?;
         let is_given = self.is_root && (now.st_uid, now.st_gid) != (inode.uid, inode.gid);
@@ -153,7 +154,7 @@ impl Target {
         set.told()
     }
 
-    /// Sets extended attributes with `set`, all that can be.
+    /// Sets extended attributes with `set`, as many as possible.
     fn set_attributes(
         &self,
         attributes: &[Attribute],
@@ -176,8 +177,8 @@ impl Target {
         outcome
     }
 
-    /// Gives a file its owner, mode, extended attributes and times. What this user may not set is
-    /// left; what fails otherwise is the error.
+    /// Gives a file its owner, mode, extended attributes and times. Attributes that this user may
+    /// not set are skipped; any other failure is the error.
     pub fn dress(&self, place: &Place, inode: &Inode, attributes: &[Attribute]) -> io::Result<()> {
         let name = place.name.as_slice();
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
@@ -201,18 +202,18 @@ impl Target {
     }
 }
 
-/// What came of setting extended attributes.
+/// The outcome of setting extended attributes.
 #[derive(Default)]
 struct AttributesSet {
-    /// The last error, but for what this user may not set.
+    /// The last error, except for attributes that this user may not set.
     failed: Option<rustix::io::Errno>,
     /// There is a list of rights, which is not taken here.
     lacks_list: bool,
 }
 
 impl AttributesSet {
-    /// The mode that a file gets. Its bits for the group are the most that the list gives anybody:
-    /// without it they would give the group all that.
+    /// The mode that a file gets. With an access list its group bits are the mask of the list:
+    /// without the list they would give the group those rights.
     fn mode(&self, inode: &Inode) -> Mode {
         let mode = Mode::from_raw_mode(inode.permissions.into());
         if self.lacks_list { mode.difference(Mode::RWXG) } else { mode }
@@ -225,12 +226,12 @@ impl AttributesSet {
 
 /// For its owner alone.
 pub const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
-/// The attribute with the list of who may do what.
+/// The attribute with the access list.
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
-/// The attribute with the list of rights that a directory gives to what is made in it.
+/// The attribute with the access list that new files in a directory inherit.
 const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
-/// Extended attributes that are somebody's, and not the system's: those are taken away where a dump
-/// has them no more.
+/// Extended attributes that users set, not the system: those are removed if a dump has them no
+/// longer.
 const GIVEN: [&[u8]; 4] = [b"user.", b"trusted.", b"system.posix_acl_", b"security.capability"];
 /// Seconds by which a file system may change a time that it keeps: FAT does so.
 const TIME_KEPT: u64 = 2;
@@ -241,7 +242,7 @@ const DIRECTORY: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Place {
-    /// Makes a directory, or takes the one that is there; true where it was made.
+    /// Creates a directory, or uses the existing one; true if it was created.
     pub fn make_directory(&self) -> io::Result<bool> {
         match fs::mkdirat(&self.directory, self.name.as_slice(), Mode::RWXU) {
             Err(rustix::io::Errno::EXIST) => {
@@ -252,8 +253,8 @@ impl Place {
         }
     }
 
-    /// Makes what an inode is, without owner and times: a file, which is open then; a symbolic link
-    /// to `target`; a device, pipe or socket.
+    /// Creates the file of an inode, without owner and times: a regular file, which is open then; a
+    /// symbolic link to `target`; a device, pipe or socket.
     ///
     /// # Errors
     /// `AlreadyExists` when something has the name.
@@ -307,8 +308,8 @@ impl Place {
         Ok(fs::mknodat(&self.directory, self.name.as_slice(), kind, OWNER, device)?)
     }
 
-    /// Whether what is here can be the file of an inode of which a dump has the attributes alone:
-    /// what was last modified at another time is another file.
+    /// Whether the file here can be that of an inode of which a dump has only the attributes: a
+    /// file with another time of modification is a different one.
     pub fn is_like(&self, inode: &Inode) -> io::Result<bool> {
         let found = fs::statat(&self.directory, self.name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)?;
         let is_as_old = found.st_mtime.abs_diff(inode.modified.seconds) <= TIME_KEPT;
@@ -328,7 +329,7 @@ impl Place {
         Ok(fs::renameat(&self.directory, self.name.as_slice(), &other.directory, other.name.as_slice())?)
     }
 
-    /// The same, but no directory, which somebody may have made here since.
+    /// The same, but never a directory, which a user may have created here since.
     pub fn move_file_to(&self, other: &Place) -> io::Result<()> {
         let found = fs::statat(&self.directory, self.name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)?;
         match FileType::from_raw_mode(found.st_mode) {
@@ -350,13 +351,13 @@ impl Place {
         Ok(fs::unlinkat(&self.directory, self.name.as_slice(), AtFlags::REMOVEDIR)?)
     }
 
-    /// Gives what has the name the times of an inode.
+    /// Gives the file of this name the times of an inode.
     pub fn set_times(&self, inode: &Inode) -> io::Result<()> {
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
         Ok(fs::utimensat(&self.directory, self.name.as_slice(), &times(inode), nofollow)?)
     }
 
-    /// Gives what has the name a mode: never what a symbolic link leads to.
+    /// Gives the file of this name a mode: never the target of a symbolic link.
     fn set_mode(&self, mode: Mode) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let found = fs::openat(&self.directory, self.name.as_slice(), flags, Mode::empty())?;
@@ -367,7 +368,7 @@ impl Place {
         Ok(fs::chmod(proc_path(&found), mode)?)
     }
 
-    /// Lets the owner of a directory change what is in it. The mode that it had, if that did not.
+    /// Lets the owner of a directory change its entries. Returns the earlier mode, if that did not.
     pub fn open_up(&self) -> io::Result<Option<u32>> {
         let found = fs::openat(&self.directory, self.name.as_slice(), DIRECTORY, Mode::empty())?;
         let mode = Mode::from_raw_mode(fs::fstat(&found)?.st_mode);
@@ -383,18 +384,18 @@ impl Place {
         self.set_mode(Mode::from_raw_mode(mode))
     }
 
-    /// Takes the list of rights away that a directory gives to what is made in it.
+    /// Removes the access list that new files in a directory inherit.
     pub fn take_default_list(&self) -> io::Result<()> {
         match fs::lremovexattr(self.through_proc(), DEFAULT_LIST) {
-            // Of a directory that is somebody else's nothing can be set either, which is told when
-            // that is tried.
+            // The attributes of another user's directory cannot be set either; the attempt to set
+            // them reports that.
             Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::PERM) => Ok(()),
             gone => Ok(gone?),
         }
     }
 
-    /// Takes extended attributes away but for those in `kept`. What the system sets by itself
-    /// stays.
+    /// Removes extended attributes except those in `kept`. Attributes that the system sets by
+    /// itself stay.
     pub fn take_others(&self, kept: &[Attribute]) -> io::Result<()> {
         let mut names = vec![0; NAMES_MAX];
         let length = match fs::llistxattr(self.through_proc(), &mut names[..]) {
@@ -421,10 +422,10 @@ fn proc_path(open: &OwnedFd) -> Vec<u8> {
     format!("/proc/self/fd/{}", open.as_raw_fd()).into_bytes()
 }
 
-/// What lets a program run with the rights of its owner or its group, where these are not those
-/// that it had: with theirs it was not meant to run.
+/// The bits that run a program with the rights of its owner or its group, if these differ from the
+/// dumped ones: it was not meant to run with the rights of the new owner.
 fn rights_of_others(inode: &Inode, owner: (u32, u32)) -> Mode {
-    // Of a directory it says whose is what is made in it.
+    // On a directory the bit sets the group of new files.
     if inode.kind != Kind::Regular {
         return Mode::empty();
     }

@@ -1,20 +1,19 @@
-//! Files of a dump on their way to the disk: one thread reads the dump, others make what it has.
+//! Files of a dump on their way to the disk: one thread reads the dump, others create its files.
 //!
 //! A small file costs some system calls, nearly all of whose time the kernel spends on its name and
 //! its inode. Those of one directory stay together, as two threads that make names in it would wait
-//! for each other. What is too large to be held is written by the thread that reads it, as it
-//! comes.
+//! for each other. The reading thread writes files that are too large for memory, as it reads them.
 //!
 //! # Invariants
 //! 1. Each file has its names for itself, and no directory changes its name or its owner meanwhile:
 //!    so the order in which files are made is free.
 //! 2. Memory is bounded by [`BATCH_BYTES`] for each batch, of which there are [`WAITING`], and one
 //!    for each thread.
-//! 3. Troubles are told in the order of the dump, whichever thread met them.
-//! 4. After a write that failed (the disk is full) no other file is begun, unless that one is too
-//!    large here by itself.
-//! 5. An owner or an attribute that is not taken here is told, and costs neither the file nor
-//!    another name of it.
+//! 3. Problems are reported in the order of the dump, regardless of the thread that found them.
+//! 4. After a write that failed (the disk is full) no other file is begun, unless the file itself
+//!    is too large for this file system.
+//! 5. An owner or an attribute that cannot be set is reported; the file and its other names are
+//!    still restored.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -45,10 +44,10 @@ const THREADS_MAX: usize = 4;
 /// How a file gets its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Manner<'a> {
-    /// In place of whatever has it. What fails half way stays as far as it came.
+    /// Replaces any file with that name. A file that fails half way stays incomplete.
     InPlace,
-    /// Over what has it, once its content is whole: until then it is in this directory. What fails
-    /// leaves nothing.
+    /// Replaces the file with that name only when its content is complete; until then it is in this
+    /// directory. A failure leaves nothing.
     Aside(&'a str),
 }
 
@@ -70,12 +69,12 @@ struct Batch {
     bytes: usize,
 }
 
-/// What all threads know.
+/// State shared by all threads.
 #[derive(Default)]
 struct Shared {
     troubles: Mutex<Vec<(u64, String)>>,
     has_failed: AtomicBool,
-    /// Why, until it is told.
+    /// The reason, until it is reported.
     failure: Mutex<Option<ReadError>>,
 }
 
@@ -105,7 +104,7 @@ type Filled<'a> = Result<io::Result<Cow<'a, [Attribute]>>, ReadError>;
 /// Why a file that has its content has not got its owner, its attributes, its mode or its times.
 type Undressed = Option<io::Error>;
 
-/// A file that is made: what it is, and how it is filled.
+/// A file to create: its inode, and its content.
 struct Making<'a> {
     inode: &'a Inode,
     link: &'a [u8],
@@ -116,7 +115,7 @@ struct Making<'a> {
     is_spent: bool,
 }
 
-/// Has all files made that `read` gives. Returns what went wrong with single ones besides.
+/// Creates all files that `read` yields. Also returns the problems of single files.
 pub(super) fn run(
     target: &Target,
     manner: Manner<'_>,
@@ -196,13 +195,13 @@ impl Makers<'_> {
         inode: &Inode,
         names: &[Vec<u8>],
     ) -> Result<(), ReadError> {
-        // Whether it has a list of rights is known behind its content.
+        // Its access list, if any, follows its content.
         let mode = OWNER;
         let mut fill = |file: Option<&File>| {
             let Some(file) = file else { return Ok(Ok(Cow::default())) };
             let (mut end, mut too_large) = (0, None);
             let content = reader.content(&mut |offset, bytes| {
-                // What is left of it is read all the same: the next file comes behind it.
+                // The rest of it is still read, to reach the next file.
                 if too_large.is_some() {
                     return Ok(());
                 }
@@ -226,7 +225,7 @@ impl Makers<'_> {
 
     fn send(&mut self) {
         if !self.batch.files.is_empty() {
-            // Nobody takes it when all threads have panicked, which is told when they are joined.
+            // No thread receives it if all have panicked; the join reports that.
             let _ = self.sender.send(std::mem::take(&mut self.batch));
         }
     }
@@ -365,8 +364,8 @@ impl Maker<'_> {
         }
     }
 
-    /// Fills and dresses what was made. Only what keeps the content from it is an error of the
-    /// file's.
+    /// Writes the content and the attributes of a new file. Only a failure to write the content is
+    /// an error of the file.
     fn finish(
         &self,
         place: &Place,
@@ -390,17 +389,17 @@ impl Maker<'_> {
     }
 }
 
-/// It is no file for this file system, or for this user.
+/// The file is too large for this file system, or for this user's limit.
 fn is_too_large(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::FileTooLarge
 }
 
-/// Takes away what was made and is not as it should be.
+/// Removes a file that could not be completed.
 fn or_none<T>(place: &Place, outcome: io::Result<T>) -> io::Result<T> {
     outcome.inspect_err(|_| drop(place.clear()))
 }
 
-/// Gives a file the size that it has behind the last bytes that were written.
+/// Extends a file to its size, past the last bytes written.
 fn stretch(file: &File, end: u64, inode: &Inode) -> io::Result<()> {
     if end == inode.size { Ok(()) } else { file.set_len(inode.size) }
 }

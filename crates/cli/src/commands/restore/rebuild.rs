@@ -1,22 +1,23 @@
 //! `cairn restore -r`: a whole tree out of a dump of level 0 and those of higher levels after it,
-//! with what was renamed, removed and used again meanwhile.
+//! including the files renamed, removed and replaced between them.
 //!
-//! What the tree has of which number is kept in a file in it, so that the next dump can be compared
-//! with it. It is written last, once all else is on the disk: a restore that was cut off is seen by
-//! the directory that it works in, and starts over from level 0 elsewhere. That file is there from
-//! the beginning, in the work directory: an empty one is left by a restore that has changed nothing
-//! yet, or that is over but for it.
+//! A file in the tree records the inode number of each of its files, so that the next dump can be
+//! compared with the tree. It is written last, once all else is on the disk. An interrupted restore
+//! leaves its work directory, and must start over from level 0 elsewhere. That file exists from the
+//! beginning, in the work directory: an empty one remains from a restore that has changed nothing
+//! yet, or that was complete except for it.
 //!
 //! # Order
-//! 1. Directories that are elsewhere now, and one name of each file that has none of its names any
-//!    more, go to the work directory.
+//! 1. Directories that are elsewhere now, and one name of each file that has lost all its names,
+//!    are moved to the work directory.
 //! 2. Names that are gone or mean something else are removed, then directories that are gone, the
 //!    deepest first.
 //! 3. Directories come to their places, from the root down; files that stayed as they were get
 //!    their names, and so do those that this dump has, as the dumps before had them.
-//! 4. Files of the dump are made: where nothing has their names at once, otherwise in the work
-//!    directory and then put over what has them. What a damaged dump lacks is not lost here. Those
-//!    of which it has the attributes alone stay what they are, and get their names.
+//! 4. Files of the dump are created: in place if their names are free, and otherwise in the work
+//!    directory, from which they then replace the files with their names. Content that a damaged
+//!    dump lacks is not lost here. Files of which the dump has only the attributes keep their
+//!    content, and get their names.
 //! 5. Directories get their owners, modes and times.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -33,14 +34,14 @@ use super::{Open, files_of};
 use crate::exit::Failure;
 use crate::output::name;
 
-/// What the tree has, for the next dump.
+/// The state of the tree, for the next dump.
 const STATE: &str = ".cairn-restore.json";
 /// Where things wait while names change.
 const WORK: &str = ".cairn-restore.work";
-/// What becomes [`STATE`], in there: while it has this name, the tree is on its way.
+/// The later [`STATE`], in the work directory: while it has this name, the tree is incomplete.
 const NEXT: &str = ".cairn-restore.work/state";
 
-/// What was restored so far.
+/// The dumps restored so far.
 #[derive(Debug, Serialize, Deserialize)]
 struct State {
     version: u32,
@@ -48,7 +49,7 @@ struct State {
     date: u32,
     /// Its level.
     level: u32,
-    /// All that were restored, in this order.
+    /// All restored dumps, in this order.
     dumps: Vec<Applied>,
     /// Directories: number, name and kind (`DT_*` of the format) of each entry.
     directories: BTreeMap<u32, Vec<(u32, Vec<u8>, u32)>>,
@@ -59,13 +60,13 @@ struct State {
 struct Applied {
     /// Its date, in seconds since 1970.
     date: u32,
-    /// It had what changed since then; 0 for everything.
+    /// The dump has the changes since then; 0 for everything.
     since: u32,
-    /// What it had, and when that changed. Of a dump of everything that says nothing.
+    /// The inodes in the dump, and their times of change. Empty for a dump of everything.
     changed: Vec<(u32, i64)>,
 }
 
-/// A name: the directory's number, and what it is called there.
+/// A name: the directory's number, and the name in it.
 type Name = (u32, Vec<u8>);
 
 /// A tree by numbers.
@@ -81,7 +82,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// What can be reached from the root.
+    /// The files and directories that can be reached from the root.
     fn of(names: &Names) -> Self {
         let mut tree = Self::default();
         let mut waiting = std::collections::VecDeque::from([ROOT]);
@@ -139,7 +140,7 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     }
     let gone: Vec<u32> = merged.directories().filter(|number| !used.contains(*number)).collect();
     gone.into_iter().for_each(|number| merged.remove(number));
-    // A number that was a directory's and is a file's now is no directory any more.
+    // A number of a directory may be that of a file now.
     files_now(open).into_iter().for_each(|number| merged.remove(number));
     for number in merged.directories().collect::<Vec<_>>() {
         let entries = merged.entries(number).unwrap_or(&[]).to_vec();
@@ -173,7 +174,7 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     let mut alone = |inode: &Inode, attributes: &[Attribute]| {
         let Some(from) = content_of(&old, &new, &staged, inode.number) else { return Err(missing()) };
         let from = target.place(&from)?;
-        // Numbers are given again: what has this one now may have come with a time of long ago.
+        // Inode numbers are reused: the file with this one now may be another, with an old time.
         if !from.is_like(inode)? {
             return Err(missing());
         }
@@ -198,8 +199,7 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     }
     staged.iter().try_for_each(|number| target.place(format!("{WORK}/{number}").as_bytes())?.clear())?;
     save(open, target, &new, dumps, next)?;
-    // What is told of a file is told of all its names, also of those in directories that the dump
-    // has not.
+    // A report about a file names all its names, also those in directories that the dump lacks.
     open.names = new.names;
     target.place(WORK.as_bytes())?.remove_directory()?;
     // The names that a restore has for itself have changed the time of the root, which got it
@@ -211,7 +211,7 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the content of a file is that the dump does not have, once names are changed.
+/// The path of the content of a file that the dump lacks, after the renames.
 fn content_of(old: &Tree, new: &Tree, staged: &[u32], number: u32) -> Option<Vec<u8>> {
     let names = |tree: &Tree| tree.files.get(&number).map_or(Vec::new(), Vec::clone);
     let before = names(old);
@@ -239,9 +239,9 @@ fn files_now(open: &Open) -> HashSet<u32> {
     all.filter(is_file).map(|entry| entry.number).filter(|number| dumped.contains(*number)).collect()
 }
 
-/// The names in the directories that the dump has. Where one is damaged or lost those come along
-/// that it had before, as far as it is not known that they went: otherwise the damage would cost
-/// files that are no part of this dump.
+/// The names in the directories that the dump has. A damaged or lost directory keeps its earlier
+/// names, unless they are known to be removed: otherwise the damage would cost files that are not
+/// part of this dump.
 fn names_now(before: &Names, open: &Open) -> BTreeMap<u32, Vec<Entry>> {
     let entries = |number| open.names.entries(number).unwrap_or(&[]);
     let mut now: BTreeMap<u32, Vec<Entry>> =
@@ -275,9 +275,9 @@ fn names_now(before: &Names, open: &Open) -> BTreeMap<u32, Vec<Entry>> {
     now
 }
 
-/// Takes the names out that a restore has in the root for itself: what a dump has there would
-/// become what is known of the tree. That of a dump of a restored tree is of that restore, and
-/// nothing is missing without it. True where the work directory was one of them.
+/// Removes the names that a restore reserves in the root: a dumped file there would overwrite the
+/// state of this tree. A dump of a restored tree has the files of that earlier restore, which are
+/// not needed. True if the work directory was one of them.
 fn take_own(names: &mut Names) -> bool {
     let mut entries = names.entries(ROOT).unwrap_or(&[]).to_vec();
     let has_work = entries.iter().any(|entry| entry.name == WORK.as_bytes());
@@ -286,8 +286,8 @@ fn take_own(names: &mut Names) -> bool {
     has_work
 }
 
-/// Whether something was done. What others have put in its way or taken away since the last level
-/// is told, and costs what it concerns alone.
+/// Whether the change succeeded. A conflict with changes by others since the last level is
+/// reported, and costs only the file concerned.
 fn is_done(open: &mut Open, path: &[u8], outcome: io::Result<()>) -> Result<bool, Failure> {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory, NotFound};
     let Err(error) = outcome else { return Ok(true) };
@@ -309,15 +309,15 @@ fn ended(path: &[u8], error: io::Error) -> Failure {
     failure
 }
 
-/// Lets this user, who is not root, change the names in directories that are changed, moved or
-/// gone, whatever their modes say. Returns those that this dump does not give their own mode in the
-/// end, with it. What can't be changed is told when something in it is to be.
+/// Lets this user, if not root, change the names in directories that are changed, moved or removed,
+/// regardless of their modes. Returns the directories whose mode this dump does not set in the end,
+/// with that mode. A failure is reported when a change in the directory fails.
 fn open_up(old: &Tree, new: &Tree, open: &Open, target: &Target) -> Vec<(u32, u32)> {
     let mut opened = Vec::new();
     if target.is_root() {
         return opened;
     }
-    // From the root down: what is below can't be reached before.
+    // From the root down: a directory is accessible only after its parents.
     for number in old.order.iter().filter(|number| **number != ROOT) {
         let (is_dumped, later) = (open.directories.contains_key(number), new.directories.get(number));
         if !is_dumped && later.is_some() && later == old.directories.get(number) {
@@ -355,8 +355,8 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
         if !names.iter().any(|name| later.contains(name)) {
             let path = old.path_of(&names[0], &staged);
             let outcome = target.place(&path).and_then(|place| place.move_file_to(&work(*number)?));
-            // Those of the dump as well, as it may be damaged where it has them. Without that
-            // nobody misses what others took away.
+            // Files in the dump as well, as their content there may be damaged. Otherwise a file
+            // that others removed goes unnoticed.
             let is_staged = outcome.is_ok() || !dumped.contains(*number) && is_done(open, &path, outcome)?;
             if is_staged {
                 staged_files.push(*number);
@@ -387,7 +387,7 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
     for number in &new.order {
         let path = new.path(*number, &nowhere);
         let path = if path.is_empty() { b".".to_vec() } else { path };
-        // What is made in it gets what the dump says, and nothing else.
+        // New files in it get the rights in the dump, and no others.
         let takes_list = open.directories.contains_key(number) && !open.hurt.contains(number);
         let bring = || {
             let place = target.place(&path)?;
@@ -421,12 +421,12 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
         for name in fresh_names(old, new, *number) {
             let path = new.path_of(name, &nowhere);
             let outcome = target.place(&from).and_then(|from| from.link_to(&target.place(&path)?));
-            // What can't be given to one of the dump is told when that is made.
+            // For a file in the dump, a failure is reported when the file is created.
             if !is_dumped {
                 is_done(open, &path, outcome)?;
             }
         }
-        // It has its names, and goes when what the dump has takes them.
+        // It has its names, until the file in the dump replaces it.
         if is_dumped && staged_files.contains(number) {
             target.place(&from)?.clear()?;
         }
@@ -434,8 +434,7 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
     Ok(staged_files)
 }
 
-/// What the directory has of earlier dumps, and which these are, after looking whether this dump
-/// goes on top of them.
+/// The tree that earlier dumps left, and those dumps, after checking that this dump follows them.
 fn load(open: &Open, target: &Target) -> Result<(Tree, Vec<Applied>), Failure> {
     let label = open.reader.label();
     let mut names = target.names()?;
@@ -494,10 +493,10 @@ fn load(open: &Open, target: &Target) -> Result<(Tree, Vec<Applied>), Failure> {
     Ok((Tree::of(&names), state.dumps))
 }
 
-/// Whether something here is of a dump that this one knows nothing of. This one has all that
-/// changed since the one on which it was made: what another one brought that changed later, and
-/// what is in use and not in this one, went back to what it was before, as by a rollback alone.
-/// Within one second it can't be told.
+/// Whether a file here is of a dump that is not an ancestor of this one. This dump has all changes
+/// since its base. If another dump brought a later change to a file that is in use and not in this
+/// dump, the file has reverted, which only a rollback does. Changes within one second cannot be
+/// distinguished.
 fn is_given_up(dumps: &[Applied], open: &Open) -> bool {
     let (since, used, dumped) = (open.reader.label().since, open.reader.used(), open.reader.dumped());
     let is_unknown = |(number, changed): &(u32, i64)| {
@@ -517,7 +516,7 @@ fn cut_off() -> Failure {
 fn read_state(target: &Target) -> Result<Option<State>, Failure> {
     let Some(bytes) = target.read(STATE.as_bytes())? else { return Ok(None) };
     let state: Option<State> = serde_json::from_slice(&bytes).ok();
-    // Whoever can write here must not lead anybody out of here.
+    // A user with write access here must not direct the restore outside of this directory.
     let is_good = |(_, name, _): &(u32, Vec<u8>, u32)| Entry::is_good_name(name);
     let are_good = |state: &State| state.directories.values().flatten().all(is_good);
     match state.filter(|state| state.version == 1 && are_good(state)) {

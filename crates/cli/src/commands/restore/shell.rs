@@ -1,8 +1,7 @@
-//! `cairn restore -i`: look around in a dump, mark what is wanted, and extract it, as often as
-//! somebody likes.
+//! `cairn restore -i`: look around in a dump, mark files, and extract them, as often as needed.
 //!
-//! Commands come from a person or from a script. What could not be done is said at once, and the
-//! exit code tells at the end that something was not.
+//! Commands come from a person or from a script. A failure is reported at once, and the exit code
+//! shows it at the end.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, Write};
@@ -25,13 +24,13 @@ quit              end
 help              show this
 Paths may be quoted as in a shell, and have the patterns *, ? and [...].";
 
-/// Takes what is marked out of the dump. False where something is missing or hurt, which was said.
+/// Extracts the marked files. False if a file is missing or damaged, which was reported.
 type Extract<'a> = &'a mut dyn FnMut(&Chosen) -> Result<bool, Failure>;
 
 /// A path, as names from the root.
 type Steps = Vec<Vec<u8>>;
 
-/// Talks until the commands end. True when all that was asked for was done.
+/// Runs commands until they end. True if all of them succeeded.
 pub(super) fn run(
     open: &Open,
     input: &mut dyn BufRead,
@@ -90,8 +89,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// One path with spaces that nobody has quoted: where the dump has that, and not all of its
-    /// words.
+    /// One unquoted path with spaces: if the dump has that path, and not all of its words.
     fn whole(&self, line: &[u8], paths: &[Word]) -> Option<Vec<Word>> {
         let is_there = |path: &Word| {
             let mut found = resolve(self.open, &self.here, path).into_iter();
@@ -129,7 +127,7 @@ impl Session<'_> {
         Ok(writeln!(output, "{message}")?)
     }
 
-    /// What the words of a command stand for: the present directory where there are none.
+    /// The paths that the words of a command match: the current directory if there are none.
     fn found(&mut self, paths: &[Word], output: &mut dyn Write) -> Result<Vec<Steps>, Failure> {
         if paths.is_empty() {
             return Ok(vec![self.here.clone()]);
@@ -174,8 +172,8 @@ impl Session<'_> {
     }
 }
 
-/// The paths that a word stands for, as seen from `here`. A pattern stands for what the dump has; a
-/// name for itself.
+/// The paths that a word matches, relative to `here`. A pattern matches names in the dump; a name
+/// matches itself.
 fn resolve(open: &Open, here: &Steps, path: &Word) -> Vec<Steps> {
     let mut found = vec![if path.is_absolute() { Vec::new() } else { here.clone() }];
     for part in path.names() {
@@ -190,7 +188,7 @@ fn resolve(open: &Open, here: &Steps, path: &Word) -> Vec<Steps> {
                 name => steps.push(name.to_vec()),
             }
         }
-        // What comes after a pattern is there in some of them alone.
+        // Only some matches of a pattern have the rest of the path.
         if path.is_pattern() {
             found.retain(|steps| open.names.find(&steps.join(&b'/')).is_some());
         }
@@ -198,7 +196,7 @@ fn resolve(open: &Open, here: &Steps, path: &Word) -> Vec<Steps> {
     found
 }
 
-/// What a pattern stands for in a directory.
+/// The entries of a directory that a pattern matches.
 fn below(open: &Open, above: &Steps, pattern: &Word) -> Vec<Steps> {
     let directory = open.names.find(&above.join(&b'/'));
     let entries = directory.and_then(|number| open.names.entries(number)).unwrap_or(&[]);

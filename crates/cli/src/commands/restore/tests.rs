@@ -1,8 +1,8 @@
-//! What was chosen of a dump.
+//! The choice of files in a dump.
 
 use super::*;
 
-/// To compare each name with all others takes longer than anybody waits.
+/// Comparing each name with all others would take too long.
 #[test]
 fn file_with_very_many_names_is_chosen_by_each_of_them_once() {
     let chosen: Chosen = (0..300_000).map(|n| (format!("links/{n:07}").into_bytes(), 7)).collect();

@@ -1,5 +1,6 @@
-//! What a restore reads: a file, a pipe, or the volumes of a dump in order. Volumes in files are
-//! looked at before anything is made: one that is missing, out of turn or of another dump is named.
+//! The input of a restore: a file, a pipe, or the volumes of a dump in order. Volumes in files are
+//! checked before any file is made: one that is missing, out of order or of another dump is
+//! reported.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -16,13 +17,13 @@ use crate::output::{Output, note_line};
 
 type Source = Box<dyn Read>;
 
-/// Records of a volume that are looked at for one that says which it is, if the label does not:
-/// more than a header and its pieces.
+/// Records of a volume to search for one that identifies it, if the label does not: more than a
+/// header and its pieces.
 const LOOKED_AT: usize = 1100;
 /// Bytes that are read at once.
 const BUFFER: usize = 1 << 20;
 
-/// Opens what was asked for.
+/// Opens the requested input.
 pub fn open(asked: &Restore, output: Output) -> Result<Reader<Source>, Failure> {
     let file = &asked.file;
     let paths = match asked.multi_volume {
@@ -66,7 +67,7 @@ fn open_file(path: &Path) -> Result<File, Failure> {
     })
 }
 
-/// `PREFIX001` and so on, as many as there are. A gap is no end.
+/// `PREFIX001` and so on, as many as there are. A gap does not end them.
 fn numbered_from(prefix: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut paths = Vec::new();
     for number in 1.. {
@@ -77,7 +78,7 @@ fn numbered_from(prefix: &Path) -> Result<Vec<PathBuf>, Failure> {
         let is_last = is_end_of(&path, number)?;
         paths.push(path);
         if is_last {
-            // What has the numbers behind it is of a longer dump that this one took the place of.
+            // Higher numbers belong to a longer dump that this one replaced.
             return Ok(paths);
         }
     }
@@ -108,8 +109,8 @@ pub fn is_end_of(path: &Path, number: u32) -> Result<bool, Failure> {
     Ok(label.is_some_and(|label| label.is_end && u32::try_from(label.volume) == Ok(number)))
 }
 
-/// Whether the files are the volumes of one dump, in order, as far as that can be told before they
-/// are read.
+/// Whether the files are the volumes of one dump, in order, as far as that is known before they are
+/// read.
 fn look(files: &[(PathBuf, File)], output: Output) -> Result<(), Failure> {
     let mut dump = None;
     for (index, (path, file)) in files.iter().enumerate() {
@@ -118,7 +119,7 @@ fn look(files: &[(PathBuf, File)], output: Output) -> Result<(), Failure> {
             continue;
         }
         let Some(label) = label_of(path, file)? else {
-            // What is wrong with the first is said by who reads it.
+            // The reader reports a fault of the first volume.
             if index == 0 {
                 continue;
             }
@@ -153,7 +154,7 @@ fn look(files: &[(PathBuf, File)], output: Output) -> Result<(), Failure> {
 
 const NEXT: &str = "name all volumes of one dump in order, with -f A,B,C or -M";
 
-/// What the first record says that says anything: that is the label, unless it is damaged.
+/// The first record that identifies the volume: that is the label, unless it is damaged.
 fn label_of(path: &Path, file: &File) -> Result<Option<VolumeLabel>, Failure> {
     for index in 0..LOOKED_AT {
         let Some(record) = record_at(path, file, (index * RECORD) as u64)? else { return Ok(None) };
@@ -164,8 +165,8 @@ fn label_of(path: &Path, file: &File) -> Result<Option<VolumeLabel>, Failure> {
     Ok(None)
 }
 
-/// Whether the last volume has the end of the dump. Of what is no file that is not known, and taken
-/// for granted.
+/// Whether the last volume has the end of the dump. For anything but a regular file this is
+/// unknown, and assumed.
 fn ends(path: &Path, file: &File) -> Result<bool, Failure> {
     let meta = file.metadata()?;
     if !meta.is_file() {

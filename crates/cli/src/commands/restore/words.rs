@@ -4,14 +4,14 @@
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unended;
 
-/// A byte of a word: quoted ones stand for themselves.
+/// A byte of a word: quoted ones match themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Byte {
     byte: u8,
     quoted: bool,
 }
 
-/// A word: bytes, some of which may stand for others.
+/// A word: bytes, some of which may be wildcards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Word(Vec<Byte>);
 
@@ -50,7 +50,7 @@ pub(super) fn split(line: &[u8]) -> Result<Vec<Word>, Unended> {
 }
 
 impl Word {
-    /// Bytes that stand for themselves.
+    /// Bytes that match themselves.
     pub(super) fn literal(bytes: &[u8]) -> Self {
         Self(bytes.iter().map(|byte| Byte { byte: *byte, quoted: true }).collect())
     }
@@ -70,12 +70,12 @@ impl Word {
         self.0.split(|byte| byte.byte == b'/').filter(|name| !name.is_empty()).map(|name| Word(name.to_vec()))
     }
 
-    /// Whether it may stand for several names.
+    /// Whether it may match several names.
     pub(super) fn is_pattern(&self) -> bool {
         self.0.iter().any(|byte| !byte.quoted && matches!(byte.byte, b'*' | b'?' | b'['))
     }
 
-    /// Whether it stands for a name. A point at the beginning of one stands for itself alone.
+    /// Whether it matches a name. A leading dot of a name must match literally.
     pub(super) fn matches(&self, name: &[u8]) -> bool {
         let is_hidden = name.first() == Some(&b'.');
         let shows_hidden = self.0.first().is_some_and(|first| first.byte == b'.');
@@ -107,14 +107,14 @@ fn matches(pattern: &[Byte], name: &[u8]) -> bool {
     }
 }
 
-/// How much of a pattern stands for one byte; nothing if its beginning does not stand for this one.
+/// The length of the pattern's first element; none if it does not match this byte.
 fn one(pattern: &[Byte], byte: Option<u8>) -> Option<usize> {
     let (first, byte) = (pattern.first()?, byte?);
     match first.byte {
         b'?' if !first.quoted => Some(1),
         b'[' if !first.quoted => match set(&pattern[1..], byte) {
             Some((length, is_in)) => is_in.then_some(1 + length),
-            // Without an end it is no set.
+            // Without a closing bracket it is not a set.
             None => (byte == b'[').then_some(1),
         },
         literal => (literal == byte).then_some(1),
@@ -128,7 +128,7 @@ fn set(pattern: &[Byte], byte: u8) -> Option<(usize, bool)> {
     let begin = usize::from(negated);
     let (mut at, mut is_in) = (begin, false);
     loop {
-        // First in it, it stands for itself.
+        // As the first character of the set, it is literal.
         if at > begin && is(at, b']') {
             return Some((at + 1, is_in != negated));
         }

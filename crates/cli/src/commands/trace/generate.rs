@@ -10,7 +10,7 @@ use crate::arguments::{GenerateTrace, Workload};
 use crate::exit::Failure;
 use crate::output::{Output, size, unwritten};
 
-/// What was made.
+/// The generated trace.
 #[derive(serde::Serialize)]
 struct Generated {
     file: String,
@@ -35,7 +35,7 @@ pub fn run(asked: &GenerateTrace, output: Output) -> Result<(), Failure> {
         Some(made) => Box::new(&made.file),
         None => Box::new(std::io::stdout().lock()),
     };
-    // A reader of the pipe that has seen enough is no failure.
+    // A reader that closes the pipe early is not a failure.
     let ended = |error: TraceError| match (&made, error) {
         (Some(made), error) => Err(made.failed(error)),
         (None, TraceError::Io(error)) => unwritten(error).map_or(Ok(()), Err),

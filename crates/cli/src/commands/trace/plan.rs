@@ -1,4 +1,4 @@
-//! `cairn plan`: what a lag costs on a link, which history is cheapest, and one setting.
+//! `cairn plan`: the link cost of a lag, the cheapest history, and one configuration.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::output::{Output, duration, size, table};
 
 /// The cache that a history is taken to have, in bytes: the server's curves have it as well.
 const CACHE: u64 = 256 << 20;
-/// What was seen of less than this says little of a day.
+/// A recording shorter than this says little about a day.
 const HOUR_S: f64 = 3600.0;
 
 fn check(asked: &PlanTrace) -> Result<(), Failure> {
@@ -93,7 +93,7 @@ fn marked(text: String, beyond: bool) -> String {
     if beyond { format!("{text} *") } else { text }
 }
 
-/// `source`: what the plan is from.
+/// `source`: the origin of the plan.
 fn people(plan: &Plan, source: &str) -> String {
     let link = size(plan.link_bytes_per_s as u64);
     let mut text = format!(

@@ -1,5 +1,5 @@
-//! `cairn trace replay`: a trace on a real history, and what each placement costs beside what the
-//! papers' model says.
+//! `cairn trace replay`: replays a trace on a real history, and compares the cost of each placement
+//! with the papers' model.
 
 use std::io;
 use std::path::Path;
@@ -39,7 +39,7 @@ struct Row {
     versions: u64,
     index_bytes: u64,
     live_bytes: u64,
-    /// What was wrong with the trace.
+    /// The faults of the trace.
     problems: Problems,
 }
 

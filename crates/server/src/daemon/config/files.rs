@@ -3,9 +3,9 @@
 //! The files of `conf.d` whose names end in `.toml` come after the named one, in the order of their
 //! names, and the last file that sets a key wins: an administrator's own files, and those of tools,
 //! need not touch the one that came with the service. A server reads them when it starts, and does
-//! not start on what it does not understand. [`check`] says all that is wrong at once, key by key
-//! with file and line, and what was probably meant; and which keys are said twice, which is
-//! allowed, and seldom what somebody wants who has forgotten one of the two.
+//! not start if one has a fault. [`check`] reports all faults at once, key by key with file and
+//! line, and the probably intended value. It also reports keys that are set twice: that is allowed,
+//! but often a mistake.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::error::ServerError;
 /// The folder beside the named file.
 const FOLDER: &str = "conf.d";
 
-/// What a setting is.
+/// The kind of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -107,10 +107,10 @@ pub fn check(path: &Path) -> Result<ConfigCheck, ServerError> {
             let (name, place) = (key.get_ref().to_string(), key.span().start);
             let line = line_of(&text, place);
             let stands = text.get(value.span()).unwrap_or_default();
-            // Of a line that is no TOML that is all there is to say.
+            // A line that is not valid TOML has only one finding.
             let is_told = findings.iter().any(|finding| finding.line == line);
             let wrong = (!is_told).then(|| wrong(&path, &name, value.get_ref(), stands)).flatten();
-            // What was understood, and is refused, is of no account any more.
+            // A later value overrides an earlier one that was understood and refused.
             refused.retain(|finding: &ConfigFinding| finding.key.as_deref() != Some(&name));
             if let Some(Wrong { message, meant, is_understood }) = wrong {
                 let key = Some(name.clone());
@@ -142,16 +142,16 @@ pub fn check(path: &Path) -> Result<ConfigCheck, ServerError> {
     Ok(report)
 }
 
-/// What is wrong with a setting.
+/// A fault of a setting.
 struct Wrong {
     message: String,
-    /// What was probably meant.
+    /// The probably intended value.
     meant: Option<String>,
-    /// A server reads it, and refuses it unless a later file says otherwise.
+    /// A server can parse the value, and refuses it unless a later file overrides it.
     is_understood: bool,
 }
 
-/// What is wrong with a setting.
+/// The fault of a setting, if any.
 fn wrong(path: &Path, name: &str, value: &DeValue<'_>, stands: &str) -> Option<Wrong> {
     let unknown = |message, meant| Some(Wrong { message, meant, is_understood: false });
     if matches!(value, DeValue::Table(_)) {
@@ -161,7 +161,7 @@ fn wrong(path: &Path, name: &str, value: &DeValue<'_>, stands: &str) -> Option<W
         let meant = nearest(name).map(|known| format!("{known} = {stands}"));
         return unknown(format!("`{name}` is not a setting"), meant);
     };
-    // By itself, as the server reads it: what it says is about this key.
+    // Parsed alone, as the server parses it: an error then concerns this key.
     let outcome = Settings::parse(path, &format!("{name} = {stands}"));
     let (message, is_understood) = match outcome.map(Config::new) {
         Ok(Ok(_)) => return None,
@@ -206,7 +206,7 @@ fn likely(kind: Kind, value: &DeValue<'_>) -> Option<String> {
     }
 }
 
-/// The setting whose name is nearest, if it is near.
+/// The setting with the most similar name, if it is similar enough.
 fn nearest(name: &str) -> Option<&'static str> {
     let plain = name.to_lowercase().replace('-', "_");
     let near = KEYS.iter().map(|(known, _)| (distance(&plain, known), *known)).min()?;
@@ -295,7 +295,7 @@ mod tests {
         ];
         assert_eq!(told, expected, "{:#?}", report.findings);
         assert!(report.findings.iter().all(|finding| finding.path == path && finding.message.len() > 10));
-        // What is no TOML at all, and what is said twice in one file.
+        // Invalid TOML, and a key that is set twice in one file.
         fs::write(&path, "data = /srv\ncache = \"1G\"\ncache = \"2G\"\n").unwrap();
         let lines: Vec<usize> = check(&path).unwrap().findings.iter().map(|finding| finding.line).collect();
         assert_eq!(lines, [1, 3]);
@@ -324,14 +324,14 @@ mod tests {
             .map(|it| (it.line, it.value.as_str(), it.by_line, it.by_value.as_str()))
             .collect();
         assert_eq!(told, [(3, "\"1G\"", 2, "\"2G\""), (2, "\"2G\"", 1, "\"3G\"")]);
-        // What a server refuses, and what a later file has said otherwise by then: it starts.
+        // A value that a server refuses, and that a later file overrides: the server starts.
         fs::write(&path, "# mine\ndata = \"/srv\"\nhttp = \"unix:/run/x\"\n").unwrap();
         assert!(Config::new(Settings::read(&path).unwrap()).is_err());
         assert_eq!(check(&path).unwrap().findings.len(), 1);
         fs::write(folder.join("25.toml"), "http = \"off\"\n").unwrap();
         assert!(Config::new(Settings::read(&path).unwrap()).is_ok());
         assert_eq!(check(&path).unwrap().findings, []);
-        // A server does not start on what a file of the folder says wrong, and names that file.
+        // A server does not start with a fault in a file of the folder, and names that file.
         fs::write(folder.join("15.toml"), "cahce = 1\n").unwrap();
         assert!(Settings::read(&path).unwrap_err().to_string().contains("15.toml"));
         assert!(check(&dir.path().join("none.toml")).is_err());

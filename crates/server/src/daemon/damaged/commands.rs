@@ -41,7 +41,7 @@ impl Server {
         all
     }
 
-    /// Whether what a state file is of is still there, and still without it.
+    /// Whether the part that owns a state file still exists, and still lacks the file.
     fn waits_for(&self, kind: &Kind, name: &Option<String>) -> bool {
         let name = name.as_deref().unwrap_or_default();
         match (kind.place, kind.file) {
@@ -54,7 +54,7 @@ impl Server {
         }
     }
 
-    /// What is wrong with state files, as far as nobody else has said it.
+    /// Problems with state files that no other part reports.
     pub(crate) fn state_problems(&self) -> Vec<api::Problem> {
         let untold = self.not_known().into_iter().filter(|found| !found.kind.is_told);
         let problem = |found: UnreadFile| api::Problem {
@@ -158,7 +158,8 @@ impl Server {
         match (kind.place, kind.file) {
             (Place::Device, _) => {
                 self.devices.read(name)?;
-                // Who has it open since it was not known whose it is would go on past the device.
+                // A session that opened the LUN while its owner was unknown would otherwise bypass
+                // the device.
                 if let Some(lun) = self.devices.lun_of(name) {
                     self.end_late(&lun);
                 }

@@ -1,10 +1,9 @@
-//! Whose the data directory is: nobody but the server's user reads what is in it, or puts something
-//! there.
+//! Access to the data directory: only the server's user may read its files or add any.
 //!
-//! Everything is made with a mode of its own, and the server's umask allows no others. What a copy
-//! or a restore has left open is closed at the start. What belongs to another user is refused: a
-//! document that another user has put there would have the server read and write any file in that
-//! user's name. Root may own what is there, as it can do all that anyway.
+//! All files are created with explicit modes, and the server's umask excludes other users. Files
+//! that a copy or a restore has left accessible are restricted at the start. Files of another user
+//! are refused: through a document of its own, that user could make the server read and write any
+//! file. Root may own files there, as it has such access anyway.
 
 use std::fs::{DirBuilder, Metadata, Permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -15,7 +14,7 @@ use std::{fs, io};
 use crate::daemon::error::DaemonError;
 use crate::error::ServerError;
 
-/// What others may do, in a mode.
+/// The bits of a mode for other users.
 const OTHERS: u32 = 0o077;
 /// `DIR/volumes/NAME/FILE`.
 const LEVELS: usize = 3;
@@ -32,13 +31,13 @@ pub(crate) fn set_umask() {
     STARTED_WITH.store(before.as_raw_mode(), Ordering::Relaxed);
 }
 
-/// The umask of who has started the process: of what is made for others, as by commands of the
-/// owner's.
+/// The umask with which the process was started: it applies to files outside of the data directory,
+/// such as those of the owner's commands.
 pub(crate) fn umask_at_start() -> u32 {
     STARTED_WITH.load(Ordering::Relaxed)
 }
 
-/// A command of the owner's, for a shell: what it makes is not of the data directory.
+/// A command of the owner, for a shell: its files are not part of the data directory.
 pub(crate) fn shell_text(command: &str) -> String {
     format!("umask {:03o}\n{command}", umask_at_start())
 }
@@ -53,14 +52,14 @@ pub(crate) fn make_new_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
 }
 
-/// Refuses what belongs to others, and closes what is open to them.
+/// Refuses files of other users, and removes access of other users.
 pub(crate) fn close(dir: &Path) -> Result<(), ServerError> {
     let found = fs::symlink_metadata(dir).map_err(ServerError::path("look at", dir))?;
     close_below(dir, &found, found.dev(), LEVELS)
 }
 
 fn close_below(path: &Path, found: &Metadata, device: u64, levels: usize) -> Result<(), ServerError> {
-    // What is mounted there is not of the directory.
+    // A file system mounted there is not part of the directory.
     if found.dev() != device {
         return Ok(());
     }
@@ -76,8 +75,8 @@ fn close_below(path: &Path, found: &Metadata, device: u64, levels: usize) -> Res
     }
     let mode = found.mode() & 0o7777;
     if (kind.is_dir() || kind.is_file()) && mode & OTHERS != 0 {
-        // One of root's can't be changed, and none but root could have written it, unless its mode
-        // says so.
+        // The mode of a file of root can't be changed, and only root could have written it, unless
+        // the mode allows others.
         match fs::set_permissions(path, Permissions::from_mode(mode & !OTHERS)) {
             Ok(()) => {
                 tracing::warn!(path = %path.display(), mode = format!("{mode:o}"), "it was open to other users, and is closed to them now")

@@ -21,7 +21,8 @@ fn watch(signs: Vec<Sign>, waits_for_disk: impl Fn() -> bool + Send + 'static) -
     (Watchdog::feed(LIMIT, signs, waits_for_disk, beat).unwrap(), beats)
 }
 
-/// Takes beats until none has come for so long as makes the manager end the server.
+/// Receives heartbeats until none has arrived for the time after which the manager kills the
+/// server.
 fn until_silent(beats: &Receiver<()>) {
     let end = Instant::now() + PATIENCE;
     while beats.recv_timeout(2 * LIMIT) != Err(RecvTimeoutError::Timeout) {
@@ -54,7 +55,7 @@ fn time_in_which_a_disk_is_waited_for_does_not_count() {
     let (is_slow, held) = (slow.clone(), lock.lock());
     let sign = Sign::new("a lock", move || drop(taken.lock())).unwrap();
     let (_watchdog, beats) = watch(vec![sign], move || is_slow.load(Ordering::Relaxed));
-    // Many times as long as the manager waits.
+    // Many times the patience of the manager.
     for _ in 0..20 {
         beats.recv_timeout(PATIENCE).unwrap();
     }
@@ -87,7 +88,7 @@ fn thread_that_sleeps_in_its_round_is_told_from_one_that_works_or_has_ended() {
         while !waited.is_over() {
             std::thread::yield_now();
         }
-        // It waits for the lock: however often one looks it has not run.
+        // It waits for the lock: no check finds that it has run.
         works.store(false, Ordering::Relaxed);
         let thread = rounds.thread.load(Ordering::Relaxed);
         let is_asleep =

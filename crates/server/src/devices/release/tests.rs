@@ -21,7 +21,7 @@ pub(in crate::devices) fn devices(folder: &Path) -> Devices {
     Devices::open(folder.join("devices"), clock, Arc::new(volumes)).expect("devices")
 }
 
-/// For a device of 16 blocks whose files are to be made.
+/// For a device of 16 blocks whose files are still to be created.
 pub(in crate::devices) fn request(folder: &Path) -> api::AdoptDevice {
     let request = serde_json::json!({
         "name": "disk0",
@@ -52,7 +52,7 @@ fn release(devices: &Devices) -> Result<(), ServerError> {
     devices.release(&open, &Progress::new(devices.clock.clone()))
 }
 
-/// Damages what the store has of a block.
+/// Damages a block in the store.
 fn damage(folder: &Path, byte: u8) {
     let path = folder.join("store.img");
     let bytes = fs::read(&path).expect("the store");
@@ -97,7 +97,7 @@ fn release_that_stopped_is_served_says_why_and_goes_on_when_asked_again() {
     }
 }
 
-/// A release that was begun by a server that is gone: what was on the disk, and the device.
+/// A release that an earlier server has begun: the content of the disk, and the device.
 pub(in crate::devices) fn begun(folder: &Path) -> (Vec<u8>, Arc<OpenDevice>) {
     let devices = devices(folder);
     let content = adopt(&devices, folder);
@@ -194,7 +194,7 @@ fn another_store_is_not_taken_for_a_finished_release_because_one_had_stopped_onc
 #[test]
 fn file_that_is_no_store_is_not_taken_for_what_a_finished_release_leaves() {
     let text = b"what somebody has put there while the disk was away";
-    // Zeroes of any length are what a new disk has in the place of one that is gone.
+    // A new disk in the place of a lost one has only zeroes, of any length.
     for (other, length) in [(&b""[..], 0), (text, 64 << 20), (b"", 64 << 20)] {
         let folder = tempfile::tempdir().expect("a folder");
         let (content, open) = begun(folder.path());

@@ -1,15 +1,15 @@
-//! Which directories have names of which files, as of a dump: with it the next dump finds what
-//! changed from the maps of two snapshots, and looks at nothing else.
+//! The names of all files in their directories, as of a dump. With this catalogue the next dump
+//! finds the changes from the maps of two snapshots alone.
 //!
 //! A dump of a level above 0 has the files that changed and the directories that lead there, and
-//! says at its head which files there are at all. What changed is what the inode files of two
-//! snapshots don't share. Where a changed file has its names, and which files there are besides, no
-//! map says: so a dump of everything notes both, 8 bytes a name, and each dump that stands on it
-//! notes what came and went since.
+//! lists all existing files at its head. The changes are the blocks that the inode files of two
+//! snapshots don't share. No map has the names of a changed file, or the other existing files: so a
+//! dump of everything records both, 8 bytes a name, and each dump based on it records the names
+//! added and removed since.
 //!
 //! # Invariants
-//! 1. A catalogue is of one snapshot, whose number it has. It is used as long as that snapshot is
-//!    there, and only for a dump without a path and without patterns.
+//! 1. A catalogue belongs to one snapshot, whose number it has. It is used as long as that snapshot
+//!    exists, and only for a dump without a path and without patterns.
 //! 2. It is a cache: when it is missing, damaged, or of another snapshot, a dump looks at all
 //!    inodes as if there had never been one.
 
@@ -24,7 +24,7 @@ use cairn_volume::Snapshot;
 use super::source::number_of;
 use crate::state;
 
-/// Says what the file is, and which of its kind.
+/// Identifies the file, and the version of its layout.
 const MAGIC: &[u8; 8] = b"CNAMES\x00\x01";
 /// Magic, snapshot's number, when it was made, count of names.
 const HEAD: usize = 32;
@@ -42,7 +42,7 @@ fn failed(error: TreeError) -> io::Error {
 }
 
 impl Catalog {
-    /// Where the catalogue of the last dump of a level stands.
+    /// The path of the catalogue of the last dump of a level.
     pub(super) fn path(folder: &Path, level: u8) -> PathBuf {
         folder.join(format!("names.{level}"))
     }
@@ -53,7 +53,7 @@ impl Catalog {
         Self { names }
     }
 
-    /// The catalogue of a snapshot; `None` when there is none that can be believed.
+    /// The catalogue of a snapshot; `None` if there is no trustworthy one.
     pub(super) fn load(path: &Path, snapshot: &Snapshot) -> Option<Self> {
         let bytes = std::fs::read(path).ok()?;
         let (body, sum) = bytes.split_last_chunk::<16>()?;
@@ -95,8 +95,7 @@ impl Catalog {
         state::replace(path, &bytes)
     }
 
-    /// Takes it to a later snapshot: names that went, and names that came. False when one went that
-    /// it did not have.
+    /// Moves it to a later snapshot: removes and adds names. False if a removed name was not in it.
     fn change(&mut self, mut gone: Vec<(u32, u32)>, mut fresh: Vec<(u32, u32)>) -> bool {
         gone.sort_unstable();
         fresh.sort_unstable();
@@ -132,11 +131,11 @@ impl Catalog {
         self.names[first..].iter().take_while(move |(known, _)| *known == file).map(|(_, above)| *above)
     }
 
-    /// Takes the catalogue of `base` to the later image `now`, and says what a dump of what changed
-    /// in between has. The cost is what changed, and 8 bytes a name.
+    /// Moves the catalogue of `base` to the later image `now`, and returns the content of a dump of
+    /// the changes in between. The cost is proportional to the changes, plus 8 bytes a name.
     ///
     /// # Errors
-    /// What is read of either image; a number past 32 bits.
+    /// Errors of reading either image; a number past 32 bits.
     pub(super) fn follow(&mut self, base: &Tree, now: &Tree) -> io::Result<Known> {
         let wrong =
             || io::Error::other("what is noted of the lower dump's names is not what its snapshot has");

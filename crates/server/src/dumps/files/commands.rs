@@ -93,7 +93,7 @@ impl Server {
         })
     }
 
-    /// What a dump would have. Nothing is written.
+    /// The content that a dump would have. Nothing is written.
     pub(crate) fn plan_file_dump(
         &self,
         volume: &str,
@@ -147,8 +147,8 @@ impl Server {
         })
     }
 
-    /// A dump is whole: it is the last one of its level now, and those of higher levels stand on
-    /// nothing. False when no later one can stand on it.
+    /// A dump is complete: it is the last one of its level now, and those of higher levels have
+    /// lost their base. False if no later one can be based on it.
     fn note_date(
         &self,
         making: &Making,
@@ -158,8 +158,8 @@ impl Server {
     ) -> Result<bool, ServerError> {
         let snapshot = &frozen.snapshot;
         let _turn = making.open.dates.lock();
-        // Who has rolled the volume back meanwhile, or brought it back, has forgotten the dates of
-        // what is younger.
+        // A rollback or restore of the volume in the meantime has removed the dates of younger
+        // states.
         let is_given_up = u64::from(seconds(snapshot)) >= making.open.brought_back_to.load(Ordering::Acquire);
         if is_given_up || frozen.own.is_some() && past::is_past(&making.open, snapshot) {
             return Ok(false);

@@ -1,15 +1,14 @@
-//! Which files a dump had that was of a part of its volume: of a path, or with patterns of what is
-//! left out.
+//! The files in a dump of a part of its volume: of a path, or with exclusion patterns.
 //!
-//! A level above 0 has what changed since, by the dates of the files. A directory that comes into
-//! such a part later has files that are as old as before, and that no dump has. So what a dump had
-//! is noted, a bit a file, and a dump that stands on it has what is not among that as well. A
-//! directory of which a name was left out is not noted: the file of that name may be by another
-//! one.
+//! A level above 0 has the later changes, by the dates of the files. A directory that is moved into
+//! such a part later has files with their old dates, which no dump has. So the files of a dump are
+//! recorded, one bit per file, and a dump based on it also has the files that are not recorded. A
+//! directory with an excluded name is not recorded: the file of that name may be included under
+//! another name.
 //!
 //! # Invariants
-//! 1. A note is of one dump of a path, whose date and snapshot it names. When it is missing,
-//!    damaged, or of another dump, nothing is known, and all is dumped.
+//! 1. A record belongs to one dump of a path, and names its date and snapshot. If it is missing,
+//!    damaged, or of another dump, nothing is known, and all files are dumped.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,20 +19,20 @@ use cairn_bsddump::InodeMap;
 use super::Record;
 use crate::state;
 
-/// Says what the file is, and which of its kind. The first kind had directories in it that lacked
-/// names, so it tells nothing that can be relied on.
+/// Identifies the file, and the version of its layout. The first version recorded directories that
+/// lacked names, so it is not reliable.
 const MAGIC: &[u8; 8] = b"CNHAD\x00\x00\x02";
 /// Bytes of the checksum at the end.
 const SUM: usize = 16;
 
-/// Where the note of the last dump of a path and level stands.
+/// The path of the record of the last dump of a path and level.
 pub(super) fn path(folder: &Path, of: &str, level: u8) -> PathBuf {
     let sum = Checksum::of(of.as_bytes()).0;
     let name: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
     folder.join(format!("had.{name}.{level}"))
 }
 
-/// What a note of that dump begins with.
+/// The head of the record of that dump.
 fn head(record: &Record) -> Vec<u8> {
     let (path, snapshot) = (record.path.as_bytes(), record.snapshot.as_bytes());
     let mut head = MAGIC.to_vec();
@@ -45,7 +44,7 @@ fn head(record: &Record) -> Vec<u8> {
     head
 }
 
-/// Notes what a dump had, for the next one.
+/// Records the files of a dump, for the next one.
 ///
 /// # Errors
 /// The file system's.
@@ -57,7 +56,7 @@ pub(super) fn save(folder: &Path, record: &Record, had: &InodeMap) -> io::Result
     state::replace(&path(folder, &record.path, record.level), &bytes)
 }
 
-/// What a dump had; `None` when that is not known.
+/// The files of a dump; `None` if they are unknown.
 pub(super) fn load(folder: &Path, record: &Record) -> Option<InodeMap> {
     let bytes = std::fs::read(path(folder, &record.path, record.level)).ok()?;
     let (body, sum) = bytes.split_last_chunk::<SUM>()?;

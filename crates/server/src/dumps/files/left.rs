@@ -1,11 +1,12 @@
 //! Snapshots that dumps make for themselves, and those that a server which died has left.
 //!
-//! Each is noted in `dates.json` before it is made, and the note goes after it. So what a dump has
-//! left is known by its note; a snapshot of such a name without one is an owner's (of a schedule
-//! that is labelled so, or of the time when owners could give such names), and is never touched.
+//! Each is noted in `dates.json` before it is created, and the note is removed after it. So the
+//! note identifies the leftovers of a dump; a snapshot of such a name without a note belongs to an
+//! owner (from a schedule with such a label, or from the time when owners could assign such names),
+//! and is never touched.
 //!
-//! One that somebody uses by now (it is held, cloned, mounted, or has a session) stays, with its
-//! note. The next dump and the next start look at it again.
+//! One that is in use by now (it is held, cloned, mounted, or has a session) stays, with its note.
+//! The next dump and the next start check it again.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -22,8 +23,8 @@ use crate::volumes::open::OpenVolume;
 
 mod commands;
 
-/// A snapshot that a dump makes for itself. It goes by [`Own::end`]; when that does not come, or
-/// fails, the next dump takes it away.
+/// A snapshot that a dump makes for itself. [`Own::end`] deletes it; if that is not called, or
+/// fails, the next dump deletes it.
 pub(super) struct Own {
     open: Arc<OpenVolume>,
     path: PathBuf,
@@ -34,7 +35,7 @@ impl Own {
     /// Makes it, with the hooks of the volume around it.
     pub(super) fn make(open: &Arc<OpenVolume>, path: &Path) -> Result<(Self, Snapshot), ServerError> {
         let name = format!("{DUMP_PREFIX}{}", &random_name()[..8]);
-        // A note of a name that an owner has would give his away.
+        // A note of a name that an owner uses would let the owner's snapshot be deleted.
         if open.volume.snapshot_named(&name).is_some() {
             return Err(ServerError::Taken { what: "snapshot", name: format!("{}@{name}", open.name) });
         }
@@ -77,7 +78,7 @@ impl Own {
     }
 }
 
-/// Changes what `dates.json` says. Of the two the names at work are changed in any case.
+/// Changes the content of `dates.json`. The names at work in memory are changed in any case.
 fn change(
     open: &OpenVolume,
     path: &Path,

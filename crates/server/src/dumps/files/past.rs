@@ -1,8 +1,8 @@
-//! Whether a dump's date says what changed since: not where the volume was rolled back to what was
-//! before it. What came back is older than the date, and would be left out.
+//! Whether a dump's date shows the later changes: it does not if the volume was rolled back to an
+//! earlier state. The restored files are older than the date, and would be omitted.
 //!
-//! A rollback forgets the dates that it makes untrue. A mirror learns of one by the snapshots that
-//! it gets: those of the state that was given up are no ancestors of the new images.
+//! A rollback removes the dates that it invalidates. A mirror detects one by the snapshots that it
+//! receives: those of the discarded state are not ancestors of the new images.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,10 +15,10 @@ use crate::volumes::open::OpenVolume;
 
 mod commands;
 
-/// What was before what.
+/// The order of snapshots.
 struct Line {
     entries: HashMap<SnapshotId, SnapshotEntry>,
-    /// The snapshot that is looked at, and all that it goes back to.
+    /// The inspected snapshot, and all its ancestors.
     own: HashSet<SnapshotId>,
 }
 
@@ -30,7 +30,7 @@ impl Line {
         line
     }
 
-    /// A snapshot and all that it goes back to, the youngest first.
+    /// A snapshot and all its ancestors, the youngest first.
     fn back_from(&self, from: SnapshotId) -> impl Iterator<Item = SnapshotId> + '_ {
         let exists = |id: &SnapshotId| self.entries.contains_key(id);
         let parent = move |id: &SnapshotId| Some(self.entries.get(id)?.parent).filter(exists);
@@ -39,17 +39,18 @@ impl Line {
 }
 
 impl Record {
-    /// Whether it was made of a state that is younger than `snapshot`, as far as seconds tell.
+    /// Whether it was made of a state that is younger than `snapshot`, with a resolution of
+    /// seconds.
     fn is_past(&self, snapshot: &Snapshot) -> bool {
         let date = seconds(snapshot);
         self.date > date || self.date == date && self.snapshot != snapshot.name
     }
 
-    /// Whether `target` does not go on from what this dump was made of: the volume was rolled back
-    /// in between.
+    /// Whether `target` does not descend from the state of this dump: the volume was rolled back in
+    /// between.
     pub(super) fn is_given_up(&self, open: &OpenVolume, target: SnapshotId) -> bool {
         let line = Line::of(open, target);
-        // An update of a mirror has just deleted it: what it went on from is not known any more.
+        // An update of a mirror has just deleted it: its ancestors are not known any more.
         if line.own.is_empty() {
             return false;
         }

@@ -1,8 +1,8 @@
 //! The tree of an image as a dump wants it, read ahead.
 //!
-//! Threads load what the dump comes to next: small files and directories by the batch, whose blocks
-//! are asked of the device together, and large files a piece after the other. What is loaded and
-//! not yet used is bounded in bytes and in files.
+//! Threads load the next files of the dump: small files and directories in batches, whose blocks
+//! are read from the device together, and large files one piece after the other. Loaded data that
+//! is not yet used is bounded in bytes and in files.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 pub(super) const THREADS: usize = 2;
 /// A file that is not longer is loaded whole, with its attributes; a directory with its names.
 const SMALL: u64 = 256 << 10;
-/// What is read of a longer one at once.
+/// Bytes of a longer file that are read at once.
 const PIECE: u64 = 1 << 20;
 /// Pieces of a long file ahead of the one that is written.
 const PIECES_AHEAD: u64 = 4;
@@ -26,13 +26,13 @@ const PIECES_AHEAD: u64 = 4;
 const FILES_AHEAD: usize = 512;
 /// Files that a thread loads at a time, in one batch: 16 MiB at most.
 const BATCH: usize = 64;
-/// Bytes that are loaded and not yet written; when it is reached each thread may have a batch under
-/// way.
+/// Bytes that are loaded and not yet written; past it each thread may still have one batch in
+/// progress.
 const BYTES_AHEAD: u64 = 40 << 20;
-/// Entries that are asked for at once.
+/// Entries that are requested at once.
 const AT_ONCE: usize = 1024;
 
-// What is waited for can be loaded.
+// A file that is waited for can be loaded.
 const _: () = assert!(BATCH <= FILES_AHEAD);
 
 /// The names in a directory, and its parent.
@@ -45,7 +45,7 @@ struct Loaded {
     /// They are wanted once.
     names: Option<io::Result<Names>>,
     stat: io::Result<Stat>,
-    /// About what it takes in memory.
+    /// Approximate size in memory.
     bytes: u64,
 }
 
@@ -60,17 +60,17 @@ enum Ahead {
     Nothing,
 }
 
-/// What the threads have done and have to do.
+/// The finished and the remaining work of the threads.
 #[derive(Default)]
 struct Work {
     order: Vec<u32>,
-    /// The first of `order` that nobody has begun to load.
+    /// The first of `order` that no thread has begun to load.
     next: usize,
-    /// The one of `order` that is written.
+    /// The file of `order` that is being written.
     at: usize,
     loaded: HashMap<u32, Loaded>,
     loaded_bytes: u64,
-    /// Pieces of long files that are asked for, by file and offset: begun, or there.
+    /// Pieces of long files that are requested, by file and offset: in progress, or loaded.
     wanted: Vec<(FileId, u64, usize)>,
     pieces: HashMap<(FileId, u64), Option<io::Result<Vec<u8>>>>,
     ended: bool,
@@ -124,15 +124,14 @@ impl TreeSource {
         }
     }
 
-    /// Says what is written, and in which order. From here on [`TreeSource::load`] has something to
-    /// do.
+    /// Sets the files to write and their order. From here on [`TreeSource::load`] has work.
     pub(super) fn begin(&self, order: Vec<u32>) {
         self.work.lock().order = order;
         self.more.notify_all();
     }
 
-    /// Ends the threads when it is dropped: they wait for what is to be loaded next, and whoever
-    /// waits for them for ever, also where one of them could not be started or the writing panics.
+    /// Stops the threads when it is dropped. They wait for the next file to load, so a join would
+    /// hang for ever if one of them could not be started or the writing panics.
     pub(super) fn ends(&self) -> Ends<'_> {
         Ends(self)
     }
@@ -142,7 +141,7 @@ impl TreeSource {
         *self.names.lock() = Some(Vec::new());
     }
 
-    /// The names that were noted, file and directory; none when a directory could not be read.
+    /// The recorded names, file and directory; none if a directory could not be read.
     pub(super) fn collected(&self) -> Option<Vec<(u32, u32)>> {
         self.names.lock().take()
     }
@@ -155,7 +154,7 @@ impl TreeSource {
         file_of(&self.tree, number)
     }
 
-    /// What a thread does until the end: loads what comes next.
+    /// The loop of a thread: loads the next files until the end.
     pub(super) fn load(&self) {
         let mut work = self.work.lock();
         loop {
@@ -207,7 +206,7 @@ impl TreeSource {
                 Ok(stat) if stat.has_xattrs => self.read_attributes(file),
                 _ => Ok(Vec::new()),
             };
-            // Names take some more than the blocks that they stand in.
+            // Names take somewhat more memory than their blocks.
             let is_listed = |stat: &&Stat| stat.kind == NodeKind::Directory && 2 * stat.bytes <= SMALL;
             let listed = stat.as_ref().ok().filter(is_listed).map(|stat| 2 * stat.bytes);
             let names = listed.map(|_| self.read_entries(*number));
@@ -226,11 +225,11 @@ impl TreeSource {
         Ok(attributes)
     }
 
-    /// Waits for what is loaded of a file, if it is one that is loaded ahead.
+    /// Waits for the loaded content of a file, if it is one that is loaded ahead.
     fn with<T>(&self, number: u32, get: impl FnOnce(&mut Loaded) -> T) -> Option<T> {
         let mut work = self.work.lock();
-        // Beyond what the threads have begun nothing is waited for: before the order is known, and
-        // for what is no part of the dump.
+        // Only files that the threads have begun are waited for: not before the order is known, and
+        // not files outside of the dump.
         let position = match work.order.get(work.at) {
             Some(now) if *now == number => work.at,
             Some(_) if work.order.get(work.at + 1) == Some(&number) => work.at + 1,
@@ -245,7 +244,7 @@ impl TreeSource {
         work.loaded.get_mut(&number).map(get)
     }
 
-    /// The dump is past what is before `position`.
+    /// The dump has finished the files before `position`.
     fn leave(&self, work: &mut Work, position: usize) {
         for index in work.at..position {
             let number = work.order[index];
@@ -282,16 +281,16 @@ impl TreeSource {
         Ok((entries, parent))
     }
 
-    /// Bytes of a long file: this piece is waited for, the next ones are asked for. False where a
-    /// piece could not be read: most of these bytes may be fine.
+    /// Bytes of a long file: waits for this piece, and requests the next ones. False where a piece
+    /// could not be read: most of these bytes may be fine.
     fn read_long(&self, file: FileId, size: u64, offset: u64, bytes: &mut [u8]) -> bool {
         let mut filled = 0;
         while filled < bytes.len() {
             let at = offset + filled as u64;
             let start = at - at % PIECE;
             let mut work = self.work.lock();
-            // One that failed stays until the dump is past it: whoever reads it block by block
-            // would have it loaded again for each of them.
+            // A failed one stays until the dump is past it: otherwise reading it block by block
+            // would load it again for each block.
             work.pieces.retain(|(of, at), piece| *of != file || *at >= start || piece.is_none());
             for ahead in 0..=PIECES_AHEAD {
                 let piece = start + ahead * PIECE;
@@ -359,7 +358,7 @@ fn again(error: &io::Error) -> io::Error {
     }
 }
 
-/// As far as the count of blocks tells.
+/// According to the count of blocks.
 fn has_holes(stat: &Stat) -> bool {
     stat.blocks < stat.bytes.div_ceil(BLOCK_SIZE as u64)
 }
@@ -420,7 +419,7 @@ impl Source for Reading<'_> {
         let own = self.0;
         let root = own.tree.root();
         each(&inode(ROOT, &own.tree.stat(root).map_err(failed)?));
-        // The file whose number the root takes comes where the root's own number is.
+        // The file whose number the root takes gets the root's own number.
         let mut exchanged = None;
         let mut from = Some(FileId(0));
         while let Some(at) = from {
@@ -445,7 +444,7 @@ impl Source for Reading<'_> {
     fn unreadable(&mut self) -> InodeMap {
         let mut lost = InodeMap::new();
         for (first, end) in &*self.0.lost.lock() {
-            // Of one whose number has no place in a dump, a name will tell.
+            // A file whose number does not fit in a dump is reported by its name.
             (first.0..end.0)
                 .filter_map(|file| self.0.number(FileId(file)).ok())
                 .for_each(|number| lost.insert(number));
@@ -459,7 +458,7 @@ impl Source for Reading<'_> {
         let read = known
             .unwrap_or_else(|| self.0.tree.stat(self.0.file(number)).map(|stat| of(&stat)).map_err(failed));
         if read.is_err() {
-            // If it is a directory its names will not be asked for: what was noted is not all.
+            // If it is a directory its names will not be read: the recorded names are incomplete.
             *self.0.names.lock() = None;
         }
         read
@@ -530,8 +529,8 @@ impl Source for Reading<'_> {
             Ahead::Pieces { size } => own.read_long(file, size, offset, bytes),
             Ahead::Nothing => false,
         };
-        // What is loaded ahead is more than what is asked for here, so one block of it that can't
-        // be read says nothing of these bytes.
+        // More is loaded ahead than is requested here, so an unreadable block in it does not mean
+        // that these bytes are.
         if !is_read {
             bytes.copy_from_slice(&read_whole(&own.tree, file, offset, bytes.len())?);
         }

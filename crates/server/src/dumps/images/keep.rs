@@ -1,4 +1,4 @@
-//! What an unfinished image dump keeps from being deleted.
+//! The snapshots that an unfinished image dump protects from deletion.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use cairn_volume::{Kept, Role, Volume, VolumeError};
 use crate::dumps::images::document::ImageDumpsDocument;
 use crate::state;
 
-/// What an unfinished dump of a volume keeps from being deleted. It is in memory, and made anew at
-/// each start.
+/// The snapshots that an unfinished dump of a volume protects from deletion. Kept in memory, and
+/// rebuilt at each start.
 #[derive(Default)]
 pub(crate) struct Keep {
     pub(super) kept: Vec<Kept>,
-    /// The snapshot of a dump that was cut and that nobody writes.
+    /// The snapshot of an interrupted dump that is not being written.
     pub(super) cut: Option<String>,
 }
 
 impl Keep {
-    /// As the unfinished dump in a volume's folder wants it, before anybody can delete anything.
+    /// For the unfinished dump in a volume's folder, before any snapshot can be deleted.
     pub(crate) fn open(volume: &Arc<Volume>, folder: &Path) -> Self {
         let path = folder.join("dumps.json");
         let document = state::load::<ImageDumpsDocument>(&path).unwrap_or_else(|error| {
@@ -34,7 +34,7 @@ impl Keep {
     }
 }
 
-/// Keeps what a dump of `target` has in its table; at a destination nothing.
+/// Protects the snapshots in the table of a dump of `target`; none at a destination.
 pub(super) fn kept(volume: &Arc<Volume>, target: SnapshotId) -> Result<Vec<Kept>, VolumeError> {
     match volume.status().role {
         Role::Normal => volume.keep_snapshots(target),

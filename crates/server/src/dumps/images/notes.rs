@@ -14,7 +14,7 @@ pub(crate) struct RestoreNotes {
     pub(super) dumped_from: String,
     pub(super) begun_ms: u64,
     pub(super) accept_damage: bool,
-    /// What the files are called.
+    /// The names of the files.
     pub(super) files: Vec<String>,
     /// The dumps, in the order in which they build on each other.
     pub(super) dumps: Vec<String>,
@@ -24,13 +24,13 @@ pub(crate) struct RestoreNotes {
     pub(super) space_blocks: u64,
     /// Bytes of its devices.
     pub(super) lengths: Vec<u64>,
-    /// Which of the dumps is written; those before it are through.
+    /// The index of the dump that is being written; the earlier ones are done.
     pub(super) dump: usize,
     /// Of that dump; none for a part without a record yet.
     pub(super) parts: Vec<Option<PartNotes>>,
     /// Blocks that are durable, of all dumps.
     pub(super) blocks: u64,
-    /// What could not be read of the dumps before, with the file that it was in.
+    /// The unreadable parts of the earlier dumps, each with its file.
     pub(super) lost: Vec<(String, Spot)>,
     pub(super) samples: Vec<Sample>,
 }
@@ -47,7 +47,7 @@ pub(super) struct PartNotes {
     lost: Vec<Spot>,
 }
 
-/// What could not be read.
+/// An unreadable part.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Spot {
     offset: u64,
@@ -122,14 +122,14 @@ impl RestoreNotes {
         }
     }
 
-    /// Whether a device is as long as it was; what is behind the last one may have grown.
+    /// Whether a device is as long as it was; a device may have grown at its end.
     pub(crate) fn has_length(&self, number: usize, device: &FileDevice) -> bool {
         let length = device.geometry().length;
         let is_last = number + 1 == self.lengths.len();
         self.lengths.get(number).is_some_and(|known| length == *known || (is_last && length > *known))
     }
 
-    /// Whether a device has what was written to it; none when nothing is known of that.
+    /// Whether a device has the blocks written to it; none if that is unknown.
     pub(crate) fn is_on(&self, number: usize, device: &FileDevice) -> Result<Option<bool>, DeviceError> {
         let mut known = None;
         for sample in self.samples.iter().filter(|sample| sample.device == number) {

@@ -1,4 +1,5 @@
-//! Reading: a file in order, so many pieces ahead of who reads it; and anywhere, piece by piece.
+//! Reading: a file in order, with a bounded number of pieces ahead of the consumer; and at any
+//! place, piece by piece.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -47,8 +48,8 @@ impl Source {
 fn is_cached(file: &File) -> bool {
     let length = file.metadata().map_or(0, |found| found.len());
     let looks = (0..LOOKS).map(|_| u64::from_le_bytes(random_bytes()) % length.max(1));
-    // The kernel brings what it does not have meanwhile, and so little of it that the next one who
-    // looks finds other places.
+    // The check makes the kernel load missing pages, but so few that a later check tests other
+    // places.
     let has = |at: &u64| {
         let mut byte = [0];
         preadv2(file, &mut [IoSliceMut::new(&mut byte)], *at, ReadWriteFlags::NOWAIT).is_ok()
@@ -58,14 +59,14 @@ fn is_cached(file: &File) -> bool {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The client may have the same open file still, and somebody else read it behind this.
+        // The client may still have the same open file, and another program may read it after this.
         let _ = self.direct.leave(&self.file);
     }
 }
 
 impl Inner {
-    /// Reads what there is at `at`, which is aligned, into as many bytes as make a piece; how many:
-    /// fewer only at the end.
+    /// Reads a piece at `at`, which is aligned. Returns the number of bytes: fewer than a piece
+    /// only at the end.
     fn fill<'a>(&self, at: u64, memory: impl Iterator<Item = &'a mut [u8]>) -> io::Result<usize> {
         let mut slices: Vec<IoSliceMut<'_>> = memory.map(IoSliceMut::new).collect();
         let (mut left, mut filled) = (&mut slices[..], 0);
@@ -73,7 +74,8 @@ impl Inner {
             let request = &mut || Ok(preadv(&self.file, left, at + filled as u64)?);
             let read = self.direct.request(&self.file, request)?;
             filled += read;
-            // A file ends anywhere, and what ends before that does so where a request may go on.
+            // A file may end at any byte; a shorter read before the end stops at an aligned place,
+            // where a request may continue.
             if read == 0 || !filled.is_multiple_of(ALIGNMENT) {
                 break;
             }
@@ -129,7 +131,7 @@ type FoundBlocks = io::Result<(Vec<Block>, usize)>;
 
 /// Reads a file in order.
 struct Ahead {
-    /// What each thread has read, in whose turn the pieces are.
+    /// The pieces of each thread, in the order of their turns.
     found: VecDeque<Receiver<FoundBlocks>>,
     threads: Vec<JoinHandle<()>>,
     ended: bool,
@@ -152,7 +154,7 @@ impl Ahead {
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        // Who finds nobody to give to ends.
+        // A thread without a receiver stops.
         self.found.clear();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -172,8 +174,8 @@ impl InBlocks for Ahead {
     }
 }
 
-/// Reads every [`READERS`]th piece from `at` on, until the file ends, a read fails or nobody takes
-/// them.
+/// Reads every [`READERS`]th piece from `at` on, until the file ends, a read fails or the receiver
+/// is gone.
 fn read_pieces(source: &Inner, mut at: u64, give: &SyncSender<FoundBlocks>) {
     loop {
         let read = source.blocks(at);

@@ -129,7 +129,7 @@ fn records_and_what_is_between_them_are_in_the_file_one_behind_the_other() {
                         let (now, later) = rest.split_at((1 + length as usize).min(rest.len()));
                         match rng.below(8) {
                             0 => out.write_all(now)?,
-                            // Whoever made it was wrong about its place.
+                            // Its creator assumed another place.
                             1 => out.record(Outgoing::copy_of(now, place + 1))?,
                             _ => out.record(Outgoing::copy_of(now, place))?,
                         }
@@ -166,7 +166,7 @@ fn blocks_of_records_are_in_the_file_at_whole_blocks_behind_their_head() {
                                 out.write_all(&head)?;
                                 content.extend(head);
                             }
-                            // A wrong place of it makes a gap of another length, and no other harm.
+                            // A wrong place makes a gap of another length, and does no other harm.
                             way => {
                                 let mut record = Outgoing::copy_of(&head, place + u64::from(way == 1));
                                 let (blocks, stored) = blocks(&mut rng);
@@ -227,7 +227,7 @@ fn file_is_as_long_as_what_is_written_whatever_room_was_taken() {
             written.and(last).expect("written");
             let found = std::fs::read(&path).expect("the file");
             assert!(found.len() == at + bytes && found[at..] == content);
-            // Whoever gives up leaves what is written, and no more.
+            // A cancelled writer leaves only the bytes written so far.
             let end = found.len() as u64;
             let (given_up, last) = write((&file, end), lanes(1), |out, line| {
                 out.write_all(&content)?;

@@ -1,16 +1,15 @@
 //! Writing: a file grows by pieces, and how far is known at any time.
 //!
-//! A piece is a record of a stream, from where it was made, or a buffer into which smaller things
-//! were copied. Pieces are written in whole blocks: what is left at the end of one, less than a
-//! block, goes in front of the next.
+//! A piece is a record of a stream, used in place, or a buffer into which smaller data was copied.
+//! Pieces are written in whole blocks: the rest at the end of one, less than a block, goes to the
+//! front of the next.
 //!
-//! A file system that makes a file longer does that for one request at a time (ext4: by itself,
-//! with nobody else at the file; more threads only cost more). So the file is made longer ahead of
-//! what is written, without content (`fallocate`), by as much as it has at most, and threads
-//! ([`lanes`]) write into that room. While it is written a file is longer than what it has: what is
-//! behind [`Line::upto`] may be there or be zeroes, and the end cuts it off. Where there is no room
-//! to be had (a file system that has no such thing, a full one, a file that takes bytes at its end
-//! alone) one request follows the other.
+//! A file system extends a file for one request at a time (ext4: under an exclusive lock of the
+//! file, so more threads only cost more). So the file is extended ahead of the writes, without
+//! content (`fallocate`), to at most twice its length, and threads ([`lanes`]) write into that
+//! room. During writing a file is longer than its content: bytes after [`Line::upto`] may be
+//! written or zeroes, and the end truncates them. Without such room (no support by the file system,
+//! a full one, an append-only file) requests are written one after the other.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -34,21 +33,20 @@ use super::{ALIGNMENT, Buffer, Direct, PIECE};
 const BUFFERS_AHEAD: usize = 2;
 /// Requests that wait, at most. As much is lost with the process.
 const WAITING: usize = 1;
-/// Pieces that one request has, as long as they are less than [`PIECE`] without the last: each
-/// request costs by itself, with two threads that it wakes. More pieces may have more slices than a
-/// request takes.
+/// Pieces in one request, as long as all but the last are less than [`PIECE`]: each request has a
+/// fixed cost, and wakes two threads. More pieces may have more slices than a request accepts.
 const TOGETHER: usize = 2;
 /// Requests that are on their way at a time, in all files that are written side by side.
 const LANES: usize = 4;
 /// The same in each, at least.
 const LANES_MIN: usize = 2;
-/// Bytes by which a file is made longer at a time: each waits for what is on its way.
+/// Bytes by which a file is extended at a time: each extension waits for requests in flight.
 const ROOM_MIN: u64 = 8 << 20;
 const ROOM_MAX: u64 = 256 << 20;
-/// Of what the file system has left, no more than so much is taken ahead: others write there too,
-/// the volume that is dumped perhaps.
+/// The part of the file system's free space (one in so many bytes) that is allocated ahead at most:
+/// others write there too, perhaps the dumped volume itself.
 const ROOM_PART: u64 = 16;
-/// What is shorter is copied.
+/// Shorter records are copied.
 const RECORD_MIN: usize = 16 * ALIGNMENT;
 
 /// A file that is being written.
@@ -58,12 +56,12 @@ pub(crate) struct Line<'a> {
     /// All of the file before this is written.
     upto: AtomicU64,
     begun: Mutex<Begun>,
-    /// Up to where the file was made longer; none where that can't be done.
+    /// The length to which the file was extended; none if that is not possible.
     room: Mutex<Option<u64>>,
     /// It was tried.
     lengthened: AtomicBool,
     failed: AtomicBool,
-    /// Why, until somebody is told.
+    /// The error, until it is reported.
     failure: Mutex<Option<io::Error>>,
 }
 
@@ -142,18 +140,18 @@ impl Piece {
     }
 }
 
-/// Requests of a file that are on their way at a time where `files` are written side by side: what
-/// is on its way takes memory, and a disk has enough with so many of all.
+/// Requests of a file in flight at a time if `files` are written in parallel: requests in flight
+/// take memory, and a disk is busy with this many in total.
 pub(crate) fn lanes(files: u32) -> usize {
     (LANES / (files.max(1) as usize)).max(LANES_MIN)
 }
 
-/// Has `work` write `file` from `at` on, up to so many requests at a time ([`lanes`]). When this
-/// returns all that it has written is in the file, unless that failed; a sync makes it durable.
-/// Returns beside what became of `work` what failed that its writer did not tell it.
+/// Lets `work` write `file` from `at` on, with up to `lanes` requests at a time ([`lanes`]). When
+/// this returns all its bytes are in the file, unless a write failed; a sync makes them durable.
+/// Returns the outcome of `work`, and any failure that the writer has not reported to it.
 ///
 /// # Errors
-/// There is no thread for it. Nothing was done then.
+/// The threads cannot be started. Nothing was written then.
 pub(crate) fn write<T>(
     (file, at): (&File, u64),
     lanes: usize,
@@ -164,9 +162,10 @@ pub(crate) fn write<T>(
     let (give, full) = sync_channel(WAITING);
     let (give_back, spare) = channel();
     let full = Arc::new(Mutex::new(full));
-    // What the threads wait at is let go of in the scope, however it ends.
+    // The queues of the threads are dropped in the scope, however it ends.
     let (outcome, last) = std::thread::scope(move |scope| {
-        // The queue goes with the last of its threads, so that nobody gives to none.
+        // The queue closes with the last of its threads, so that no sender waits without a
+        // receiver.
         let own: Vec<_> = (0..lanes).map(|_| (full.clone(), give_back.clone())).collect();
         drop((full, give_back));
         for (full, give_back) in own {
@@ -210,9 +209,9 @@ impl<'a> Line<'a> {
             let Ok(pieces) = turn.recv() else { return };
             let end = pieces.last().map_or(0, Piece::end);
             let number = self.begun.lock().begin(end);
-            // Without room for it nobody else has a turn before it is written.
+            // Without room for it no other thread has a turn before it is written.
             let alone = (!self.has_room(end)).then_some(turn);
-            // Nothing behind a piece that is missing is of use.
+            // Bytes after a missing piece are useless.
             if !self.failed.load(Ordering::Acquire) {
                 match self.put_pieces(&pieces) {
                     Ok(()) => self.done(number),
@@ -222,7 +221,7 @@ impl<'a> Line<'a> {
             drop(alone);
             for piece in pieces {
                 if let Content::Copied(buffer) = piece.content {
-                    // Nobody fills it any more at the end.
+                    // At the end no writer fills it any more.
                     let _ = give_back.send(buffer);
                 }
             }
@@ -263,7 +262,7 @@ impl<'a> Line<'a> {
         let request = &mut || Ok(pwritev(self.file, &slices, first.start)?);
         let written = self.direct.request(self.file, request)?;
         let mut upto = first.start + written as u64;
-        // What a request leaves is written slice by slice.
+        // The remainder of a request is written slice by slice.
         let mut left = &mut slices[..];
         IoSlice::advance_slices(&mut left, written);
         for slice in left {
@@ -273,7 +272,7 @@ impl<'a> Line<'a> {
         Ok(())
     }
 
-    /// Writes behind what is written, with nothing else on its way.
+    /// Writes at the end, with no other request in flight.
     fn put_last(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.put(at, bytes)?;
         self.upto.store(at + bytes.len() as u64, Ordering::Release);
@@ -300,7 +299,7 @@ impl<'a> Line<'a> {
         self.failed.store(true, Ordering::Release);
     }
 
-    /// Why nothing more is written; the first who asks is told.
+    /// The reason why writing has stopped; the first caller gets it.
     fn told(&self) -> io::Result<()> {
         if !self.failed.load(Ordering::Acquire) {
             return Ok(());
@@ -309,8 +308,8 @@ impl<'a> Line<'a> {
         Err(error.unwrap_or_else(|| io::Error::other("a file could not be written")))
     }
 
-    /// No piece is on its way any more: writes what is left, which need not be aligned, and cuts
-    /// off what there is behind it.
+    /// No piece is in flight any more: writes the rest, which need not be aligned, and truncates
+    /// the file after it.
     fn end(&self, last: Option<Gathered>) -> io::Result<()> {
         let left = self.direct.leave(self.file);
         let put = self.told().and(left).and_then(|()| match last {
@@ -336,8 +335,8 @@ fn room_begins(file: &File, at: u64) -> Option<u64> {
     (in_place && ends).then_some(at)
 }
 
-/// Up to where a file that has room up to `from` and needs it up to `end` is made longer where
-/// `left` bytes are left; none where that is too much.
+/// The new length of a file that has room up to `from` and needs it up to `end`, if `left` bytes
+/// are free; none if that is too much.
 pub(super) fn room_behind(from: u64, end: u64, left: u64) -> Option<u64> {
     let most = left / ROOM_PART;
     let to = from + from.clamp(ROOM_MIN, ROOM_MAX).min(most);
@@ -352,8 +351,8 @@ impl Drop for Line<'_> {
     }
 }
 
-/// What is written to a file in order. Bytes are in the file once [`Line::upto`] says so, or when
-/// [`write`] is over.
+/// Writes to a file in order. Bytes are in the file once [`Line::upto`] has passed them, or when
+/// [`write`] returns.
 pub(crate) struct Writer<'a> {
     line: &'a Line<'a>,
     full: SyncSender<Vec<Piece>>,
@@ -362,7 +361,7 @@ pub(crate) struct Writer<'a> {
     spare: Receiver<Buffer>,
     /// Buffers that may still be made.
     buffers: usize,
-    /// What is not on its way yet, up to `at`: less than a block behind a record.
+    /// The bytes not yet queued, up to `at`: less than a block after a record.
     gathered: Option<Gathered>,
     at: u64,
     /// It was tried to go past the page cache.
@@ -370,7 +369,7 @@ pub(crate) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// What the next byte is gathered in, with room for it.
+    /// The buffer for the next byte, with room for it.
     fn gathered(&mut self) -> io::Result<&mut Gathered> {
         let gathered = match self.gathered.take() {
             Some(gathered) => gathered,
@@ -402,7 +401,7 @@ impl Writer<'_> {
         if self.held.len() < TOGETHER && bytes < PIECE { Ok(()) } else { self.let_go() }
     }
 
-    /// Sends what is held on its way.
+    /// Queues the held pieces.
     fn let_go(&mut self) -> io::Result<()> {
         match std::mem::take(&mut self.held) {
             held if held.is_empty() => Ok(()),
@@ -410,8 +409,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Hands over what is gathered, but for its last `left` bytes, which are less than a block and
-    /// come first in the buffer that this returns.
+    /// Queues the gathered bytes, except the last `left`, which are less than a block and become
+    /// the first bytes of the returned buffer.
     fn hand_over_gathered(&mut self, left: usize) -> io::Result<Option<Buffer>> {
         let Some(Gathered { start, buffer, filled, .. }) = self.gathered.take() else { return Ok(None) };
         let length = filled - left;
@@ -431,7 +430,7 @@ impl Out for Writer<'_> {
     fn record(&mut self, mut record: Outgoing) -> io::Result<()> {
         self.line.told()?;
         let (place, length) = ((self.at % ALIGNMENT as u64) as usize, record.length());
-        // Where the file begins within a block, what is before that is not gathered.
+        // If the file begins within a block, the bytes before that are not gathered.
         let is_apart = place > 0 && self.gathered.is_none();
         if record.place() != place || is_apart || length < RECORD_MIN {
             return record.pieces().try_for_each(|piece| self.write_all(piece));
@@ -479,7 +478,7 @@ impl Write for Writer<'_> {
         Ok(count)
     }
 
-    /// Does nothing: what is not a whole piece yet is written at the end.
+    /// Does nothing: an incomplete piece is written at the end.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Tests of who may use an export.
+//! Tests of access to exports.
 
 use super::*;
 use crate::daemon::error::DaemonError;
@@ -153,11 +153,11 @@ fn what_is_set_at_the_source_stands_back_behind_what_is_set_here() {
         [named("a"), proven.clone()],
         "a mirror of it is told the same"
     );
-    // Another setting leaves who may as it is.
+    // Another setting does not change access.
     let read_only = api::SetAccess { read_only: Some(true), ..api::SetAccess::default() };
     access.set("v/proven", &read_only).unwrap();
     assert_eq!(access.admit("v/proven", &friend), Err(LoginError::Forbidden));
-    // Everybody: as where nothing is set, but said.
+    // All initiators: the default, but set explicitly.
     let all = api::SetAccess { initiators: Some(Vec::new()), ..api::SetAccess::default() };
     for _ in 0..2 {
         access.set("v/a", &all).unwrap();

@@ -1,4 +1,4 @@
-//! Commands on what changed: the methods of the server for it.
+//! Commands on changes: the methods of the server for it.
 
 use cairn_api as api;
 use cairn_files::LunInfo;

@@ -1,4 +1,4 @@
-//! Cutting runs of changed blocks to the window that a client asks for.
+//! Cutting runs of changed blocks to the requested window.
 
 use super::*;
 

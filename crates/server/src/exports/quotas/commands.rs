@@ -12,7 +12,7 @@ use crate::groups::Showing;
 use crate::volumes::open::OpenVolume;
 
 impl Server {
-    /// The quotas of a volume's files; of a mirror those of what it shows.
+    /// The quotas of a volume's files; for a mirror those of the visible image.
     pub(crate) fn list_quotas(&self, volume: &str) -> Result<Vec<api::Quota>, ServerError> {
         let open = self.volumes.get(volume)?;
         let failed = ServerError::tree(volume);
@@ -21,7 +21,7 @@ impl Server {
         quotas.iter().map(|quota| show(&tree, quota).map_err(&failed)).collect()
     }
 
-    /// Gives a directory a quota, or changes it; durable when it returns. None when it has no quota
+    /// Gives a directory a quota, or changes it; durable when it returns. None if it has no quota
     /// any more.
     pub(crate) fn set_quota(
         &self,
@@ -55,8 +55,8 @@ impl Server {
         Ok(quota)
     }
 
-    /// The live tree, if somebody has it; else what there is on the devices, so that looking
-    /// changes nothing. None where no file was ever stored.
+    /// The live tree, if it is open; otherwise the tree on the devices, so that reading changes
+    /// nothing. None if no file was ever stored.
     fn tree_to_look_at(&self, open: &Arc<OpenVolume>) -> Result<Option<Arc<Tree>>, ServerError> {
         let failed = ServerError::volume(&open.name);
         let image = match self.groups.showing(open)? {

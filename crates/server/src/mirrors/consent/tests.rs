@@ -15,7 +15,7 @@ fn taker(number: u64) -> Taker {
     Taker::new("ab".repeat(32).parse().unwrap(), Relationship(number))
 }
 
-/// What a server knows that has just started.
+/// The consents of a server that has just started.
 fn started(folder: &Path, follows: bool) -> Consents {
     let consents = Consents::default();
     consents.recall("vol0", folder, follows);

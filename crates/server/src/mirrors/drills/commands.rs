@@ -114,7 +114,7 @@ impl Server {
         Tried { outcome: result.outcome, exit_code: result.exit_code, said: result.said } = tried;
         progress.phase("removing the clone");
         self.end_sessions(|export| export.volume == name);
-        // What a probe that failed has not unmounted would be in the way of the next one.
+        // Mounts left by a failed probe would be in the way of the next one.
         let unmounted = self.mounts.close_all(&name);
         if unmounted > 0 {
             tracing::warn!(mirror = open.name, unmounted, "a probe has left the clone of a drill mounted");

@@ -1,6 +1,6 @@
-//! The owner's probe: a command in a shell, which is ended, with all that it started, when its time
-//! is over. What it has started is known by a variable in its environment, so that also what left
-//! its group of processes is, and what a server that was killed has left.
+//! The owner's probe: a command in a shell. At its time limit it is killed, with all processes that
+//! it started. These are found by a variable in their environment, which also finds processes that
+//! left its process group, and those left by a killed server.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -20,22 +20,22 @@ use crate::schedules::hooks::processes_with;
 
 /// How often the end of the command is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// The variable that tells whose all is that probes have started: the mirror's name, a colon, and
-/// the data directory of its server.
+/// The variable that marks the processes of probes: the mirror's name, a colon, and the data
+/// directory of its server.
 const RUN: &str = "CAIRN_DRILL_RUN";
-/// How long the end of what earlier ones have left is waited for: what is stuck in a disk that is
-/// gone can't be ended.
+/// Wait for the end of processes that earlier probes have left: one that hangs on a lost disk can't
+/// be killed.
 const END_PATIENCE: Duration = Duration::from_secs(1);
-/// Bytes of what a probe said that are kept: the end of it.
+/// Bytes of a probe's output that are kept: its end.
 const SAID_MAX: u64 = 4096;
 
-/// A command that says by its exit code whether what it sees is good.
+/// A command that reports by its exit code whether its data is good.
 pub(super) struct Probe {
     pub(super) command: String,
     /// The mirror, and the data directory of the server.
     pub(super) of: (String, String),
     pub(super) timeout: Duration,
-    /// Where what it says goes while it runs: a pipe could fill up.
+    /// The file for its output while it runs: a pipe could fill up.
     pub(super) log: PathBuf,
     pub(super) variables: Vec<(&'static str, String)>,
 }
@@ -74,7 +74,7 @@ impl Probe {
                 Ok(None) => std::thread::sleep(LOOK_EVERY),
             }
         };
-        // What it left running would go on with a disk that is gone.
+        // Processes that it left running would continue on a removed disk.
         hooks::end(child);
         end_left(&self.of.1, Some(&self.of.0));
         Tried { outcome, exit_code, said: tail(&mut log).unwrap_or_default() }
@@ -92,8 +92,8 @@ impl Probe {
     }
 }
 
-/// Ends what probes of the server with that data directory have left running: those of one mirror,
-/// or of all. It would write to the clone of a later drill, which has the same name.
+/// Kills processes that probes of the server with that data directory have left running: those of
+/// one mirror, or of all. They would write to the clone of a later drill, which has the same name.
 pub(super) fn end_left(data: &str, mirror: Option<&str>) {
     let is_left = |value: &[u8]| {
         let parts = std::str::from_utf8(value).ok().and_then(|value| value.split_once(':'));

@@ -85,7 +85,7 @@ fn drills_whose_file_cannot_be_removed_are_there_to_be_forgotten_again() {
     let drills = Drills::open(Arc::new(volumes), clock).unwrap();
     let asked = api::DrillRequest { probe: Some("true".to_owned()), ..api::DrillRequest::default() };
     drills.note_request("m", &asked).unwrap();
-    // What a kill may have left of writing it goes first, and this can't go.
+    // The remainder of an interrupted write is removed first, and this one can't be removed.
     std::fs::create_dir(own.join("drill.new")).unwrap();
     for attempt in 0..2 {
         let refused = drills.forget("m").unwrap_err();

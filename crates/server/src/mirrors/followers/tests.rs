@@ -1,4 +1,4 @@
-//! What is remembered of mirrors.
+//! The records of mirrors.
 
 use super::*;
 

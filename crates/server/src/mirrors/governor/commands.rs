@@ -16,7 +16,7 @@ impl Server {
         all.filter(|governor| governor.p99_limit_us.is_some()).collect()
     }
 
-    /// Sets what the latency of clients may be; it holds for running transfers at once.
+    /// Sets the limit of the latency of clients; it applies to running transfers at once.
     pub(crate) fn set_governor(
         &self,
         volume: &str,

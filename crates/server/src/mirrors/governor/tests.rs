@@ -11,8 +11,8 @@ fn governor(clock: &Arc<ManualClock>) -> (tempfile::TempDir, Arc<Governor>) {
     (dir, Arc::new(governor))
 }
 
-/// A transfer of as much as it may in `seconds`, from a disk that does 200 MiB a second and whose
-/// clients wait the longer the more of it is taken: 1 ms, and 9 ms more at full speed.
+/// A transfer at the permitted rate for `seconds`, from a disk with 200 MiB a second, whose clients
+/// wait longer the more the transfer uses: 1 ms, and 9 ms more at full speed.
 fn transfer(governor: &Governor, clock: &ManualClock, seconds: u64, clients: u32) -> f64 {
     let (began, mut sent) = (clock.monotonic(), 0.0);
     let end = began + Duration::from_secs(seconds);

@@ -11,7 +11,7 @@ use crate::mirrors::locks::{LIFTED_MS, digest};
 use crate::mirrors::role_error::RoleError;
 
 impl Server {
-    /// Lifts the locks of a mirror for a while, for who has its lock key.
+    /// Lifts the locks of a mirror for a while, for a holder of its lock key.
     pub(crate) fn unlock_mirror(
         &self,
         name: &str,

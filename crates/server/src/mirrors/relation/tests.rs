@@ -1,4 +1,4 @@
-//! Who takes the place of a mirror.
+//! Tests of replacing a mirror.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn place_of_a_mirror_is_given_once_and_not_after_it_was_deleted() {
 
     let relation = Relation::new(&open, path.clone(), of("first:1"), 0);
     relation.give_place(&of("second:1")).expect("it follows another server");
-    // Of two who have found it and want that at once, one comes later.
+    // If two threads have found it and replace it at once, the second fails.
     let refused = relation.give_place(&of("third:1"));
     assert!(matches!(refused, Err(ServerError::Busy { .. })), "both would write to the volume: {refused:?}");
     assert_eq!(written(), "second:1");

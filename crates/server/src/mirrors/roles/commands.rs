@@ -17,8 +17,8 @@ use crate::peers::error::PeersError;
 use crate::volumes::open::OpenVolume;
 
 impl Server {
-    /// The mirror of that name; or, for a volume whose mirror was failed over and has told so, the
-    /// relation to that one, which nothing is written down of yet.
+    /// The mirror of that name; or, for a volume whose mirror has reported its failover, the
+    /// relation to that one, which is not saved yet.
     fn other_side(
         &self,
         name: &str,
@@ -67,7 +67,7 @@ impl Server {
             return Ok(relation);
         }
         let mut document = MirrorDocument::of(&address, fingerprint, &volume, relationship);
-        // What another source has brought here stays locked.
+        // Snapshots from another source stay locked.
         if let Ok(before) = self.mirrors.get(name) {
             document.locks_of(&before.known());
         }
@@ -78,9 +78,9 @@ impl Server {
         Ok(relation)
     }
 
-    /// The mirror of a volume that was failed over, and is meant. Of several that were somebody has
-    /// to say which: each has something else that was written to it. None is meant where one
-    /// relation is known and nothing speaks for another.
+    /// The mirror of a volume that was failed over, and is meant. If several were, the user must
+    /// name one: each has different writes. None is meant if a relation is known and nothing
+    /// indicates another.
     fn departed(
         &self,
         open: &OpenVolume,
@@ -103,7 +103,7 @@ impl Server {
             let (what, name) = ("failed-over mirror", mirror.to_owned());
             return found.map(Some).ok_or(ServerError::NotFound { what, name, list: "cairn status" });
         }
-        // What follows has one source, whoever else was failed over before.
+        // A volume that follows has one source, even if other mirrors were failed over before.
         if open.is_destination() || departed.len() < 2 {
             return Ok(departed.pop().filter(|_| known.is_none()));
         }
@@ -119,7 +119,7 @@ impl Server {
         Err(ServerError::Mirrors(MirrorsError::SeveralDeparted { volume: open.name.clone(), mirrors }))
     }
 
-    /// What this side has that the other does not.
+    /// The data that only this side has.
     pub(crate) fn divergence(
         &self,
         name: &str,
@@ -144,8 +144,8 @@ impl Server {
         })
     }
 
-    /// Refuses what keeps a volume from following the other side, and with `alone` from taking its
-    /// role without a group.
+    /// Checks that a volume can follow the other side, and with `alone` that it can take its role
+    /// without a group.
     pub(crate) fn check_follow(&self, name: &str, alone: bool) -> Result<(), ServerError> {
         if alone {
             self.groups.refuse_role_alone(name)?;
@@ -154,7 +154,7 @@ impl Server {
         self.volumes.get(name)?.refuse_while_writes_wait()
     }
 
-    /// Refuses what keeps a mirror from asking for the role of its source.
+    /// Checks that a mirror can request the role of its source.
     pub(crate) fn check_reverse(&self, name: &str) -> Result<(), ServerError> {
         self.mirrors.refuse_taking_writes(&*self.mirrors.get(name)?)?;
         self.groups.refuse_role_alone(name)?;
@@ -207,8 +207,8 @@ impl Server {
         )
     }
 
-    /// A volume that gives way shows what the other side has, and a device on a LUN of it would
-    /// remember another disk.
+    /// A volume that becomes a destination shows the other side's data, and a device on a LUN of it
+    /// would have the history of another disk.
     pub(crate) fn refuse_history_on(&self, name: &str) -> Result<(), ServerError> {
         match self.volumes.get(name)?.is_destination() {
             true => Ok(()),

@@ -1,4 +1,4 @@
-//! The file for what is given up; and how long ago something was.
+//! The file for discarded blocks; and ages.
 
 use cairn_base::{Generation, Timestamp};
 
@@ -13,7 +13,7 @@ fn file_of_a_spill_is_written_by_one_at_a_time_and_goes_if_it_is_not_finished() 
     let path = path.to_str().expect("a path that is a text");
     let begin = |may_be_there| Spill::begin(Some(path), may_be_there);
     assert!(Spill::begin(None, false).expect("nothing is wished").is_none());
-    // What a kill has left of another attempt is written anew.
+    // The remainder of a killed attempt is overwritten.
     fs::write(format!("{path}.part"), "half of it").expect("a file can be written");
     let one = begin(false).expect("it can be written").expect("it was wished");
     assert_eq!(fs::metadata(&one.unfinished).expect("it is there").len(), 0);
@@ -46,8 +46,8 @@ fn what_a_clock_noted_that_was_ahead_is_not_of_a_moment_ago_until_that_time_has_
 fn resync_with_one_mirror_that_is_refused_forgets_nothing_of_another_one() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let (mirrors, open) = mirrors(folder.path(), clock(), Role::Normal);
-    // It took over from another side, which follows it since; a further mirror of it was failed
-    // over.
+    // It took over from another side, which has followed it since; a further mirror of it was
+    // failed over.
     let before = known(&mirrors, &open, &of("old:1", Some(Change::Reverse)));
     let path = mirrors.volumes.folder("vol0").join("mirror.json");
     let document = MirrorDocument::of("further:2", Fingerprint::default(), "vol0", 2);

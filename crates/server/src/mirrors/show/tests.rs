@@ -1,9 +1,9 @@
-//! What a mirror is called whose source has not said how far behind it is.
+//! The state of a mirror whose source has not reported the lag.
 
 use super::*;
 use crate::peers::identity::Fingerprint;
 
-/// What is known of a mirror that shows an image, in a quiet moment.
+/// The facts of an idle mirror that shows an image.
 fn facts<'a>(document: &'a MirrorDocument, live: &'a Live, lag: Option<Lag>) -> Facts<'a> {
     Facts {
         name: "vol0",

@@ -1,4 +1,4 @@
-//! Tokens there and back, and words that are none.
+//! Tokens to text and back, and invalid ones.
 
 use super::*;
 use crate::peers::error::PeersError;

@@ -79,7 +79,7 @@ fn slow_link_a_busy_reader_and_short_answers_are_no_stall() {
         assert!(slow.read(&mut buffer).unwrap() > 0);
         assert!(slow.write(&buffer).unwrap() > 0);
     }
-    // Time between two calls is this side's own.
+    // Time between two calls belongs to this side.
     let (clock, mut busy) = watched(1, Duration::ZERO);
     for _ in 0..100 {
         assert!(busy.read(&mut buffer).unwrap() > 0);

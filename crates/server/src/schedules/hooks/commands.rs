@@ -13,7 +13,7 @@ impl Server {
         Ok(self.volumes.get(volume)?.hooks.show(volume))
     }
 
-    /// Changes them; what is not given stays, and an empty command is none.
+    /// Changes the hooks; missing fields stay unchanged, and an empty command removes a hook.
     pub(crate) fn set_hooks(&self, volume: &str, set: &api::SetHooks) -> Result<api::Hooks, ServerError> {
         let open = self.volumes.get(volume)?;
         state::refuse_unread(open.hooks.unread.lock().as_ref())?;

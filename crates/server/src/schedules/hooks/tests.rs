@@ -1,4 +1,4 @@
-//! What commands around a snapshot do where making it ends in a bug.
+//! Commands around a snapshot whose creation panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,5 +1,5 @@
-//! A history under a volume that there is: cut at each step of its coming and going, numbers, and
-//! what an earlier opening still wants.
+//! A history under an existing volume: interrupted at each step of enabling and disabling, numbers,
+//! and late work of an earlier opening.
 
 use cairn_base::{ManualClock, Timestamp};
 
@@ -114,7 +114,7 @@ fn volume_is_in_service_while_its_history_is_folded_back_and_goes_on_with_it_whe
         let still = volumes_now.get("vol0").expect("it is open");
         assert!(Arc::ptr_eq(&open, &still), "{placement}: it was not closed");
         if placement == "logging" {
-            // What the volume wrote since then.
+            // Only the volume's later writes.
             let versions = open.history().expect("a history").history().status().versions;
             assert!(versions < 64, "{versions} versions are left for the time without");
         }
@@ -143,7 +143,7 @@ fn volume_is_whole_with_a_history_or_without_wherever_its_coming_is_cut() {
             under = Some(made.expect("it is made"));
             if step > 1 {
                 let path = before.folder("vol0").join("volume.json");
-                // Only once: the generation beside it knows of no history.
+                // Only once: the generation beside it has no history.
                 let noted = VolumeDocument { history: Some(plan.beneath), ..document };
                 state::save(&path, &noted).expect("it is noted");
             }
@@ -285,7 +285,7 @@ fn no_number_is_given_twice_when_the_history_is_gone() {
     let again = volumes(folder.path());
     let next = numbers(&again, "next");
     assert!(next.0 > lost.0 && next.1 > lost.1, "{next:?} after {lost:?}");
-    // Another history knows of them as well.
+    // Another history also has them.
     again.enable_history("vol0", &wish(folder.path(), "checkpointing")).expect("it gets another one");
     let given = again.document("vol0").expect("a document").numbers();
     assert!(given.snapshot > lost.0 && given.file > lost.1, "{given:?} after {lost:?}");

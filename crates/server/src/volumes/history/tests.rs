@@ -1,5 +1,5 @@
-//! Volumes over a history: cut at each step of a revert, numbers, and what an earlier opening still
-//! wants.
+//! Volumes over a history: interrupted at each step of a revert, numbers, and late work of an
+//! earlier opening.
 
 use cairn_device::FileDevice;
 
@@ -211,7 +211,7 @@ fn view_that_cannot_be_shown_at_a_start_keeps_its_name_and_its_instant_and_says_
     }
     before.end();
     drop(before);
-    // No file can be made for what opening it writes, as on a full disk.
+    // No file can be created for the writes of its opening, as on a full disk.
     let scratch = folder.path().join("volumes/vol0/view.scratch");
     std::fs::create_dir(&scratch).expect("a folder");
     let after = volumes(folder.path());
@@ -224,7 +224,7 @@ fn view_that_cannot_be_shown_at_a_start_keeps_its_name_and_its_instant_and_says_
     assert!(matches!(after.show_instant("vol0", &at("then")), Err(ServerError::Taken { .. })));
     assert!(matches!(open.refuse_name_of_view("then"), Err(ServerError::Taken { .. })));
     std::fs::remove_dir(&scratch).expect("the folder");
-    // What is changed beside them does not forget them.
+    // Changes of other views keep them.
     after.show_instant("vol0", &at("third")).expect("it is shown");
     after.hide_instant("vol0", "other").expect("it ends");
     assert_eq!(open.history().expect("a history").history().status().views, 2);
@@ -270,7 +270,7 @@ fn volume_that_waits_for_room_in_its_history_is_shown_and_goes_on_with_a_shorter
             done.send(shown).expect("somebody waits for it");
         });
         let shown = results.recv_timeout(Duration::from_secs(100));
-        // Before anything else is said of it: who waits has to come to an end.
+        // Before any other assertion: the waiting thread must end.
         let window = api::Window { floor_ms: None, ..wish.window.clone() };
         history.set_window(&window).expect("it is changed");
         let (_, _, problems) = shown.expect("who looks does not wait with it");

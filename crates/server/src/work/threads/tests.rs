@@ -16,7 +16,7 @@ fn helpers_run_all_together_or_where_one_has_no_thread_not_at_all() {
         let (told, ended) = channel();
         std::thread::spawn(move || {
             let (ran, own_ran) = (AtomicUsize::new(0), Cell::new(false));
-            // Nobody takes what they give before all of them and the caller run.
+            // No item is received before all of them and the caller run.
             let (give, take) = sync_channel(0);
             let ran_one = &ran;
             let helper = |number: usize| -> Helper<'_> {

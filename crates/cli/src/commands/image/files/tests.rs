@@ -40,7 +40,7 @@ fn file_of_another_program_under_the_temporary_name_is_not_emptied() {
         assert_eq!(all.map(drop).unwrap_err().body.error, ErrorKind::Taken);
         assert!(fs::read(&partial).unwrap() == theirs, "nobody has given it up");
     }
-    // What a dump has left that was cut at its very beginning is written over.
+    // The remainder of a dump that was interrupted at its very beginning is overwritten.
     let tape = [&1u32.to_le_bytes()[..], &[0; 20], &60012u32.to_le_bytes(), &[0; 996]].concat();
     for left in [&b""[..], b"CAIRND", b"CAIRNDMP and what is torn", &[0; 4096], &tape, &tape[..600]] {
         fs::write(&partial, left).unwrap();
@@ -50,8 +50,8 @@ fn file_of_another_program_under_the_temporary_name_is_not_emptied() {
     }
 }
 
-/// Of an image of a disk or of a file system the first KiB is empty mostly: that of ext4 begins
-/// behind it.
+/// The first KiB of an image of a disk or of a file system is often empty: that of ext4 begins
+/// after it.
 #[test]
 fn file_that_begins_with_zeroes_alone_is_not_emptied() {
     let scratch = tempfile::tempdir().unwrap();
@@ -67,7 +67,7 @@ fn file_that_begins_with_zeroes_alone_is_not_emptied() {
         }
         assert_eq!(fs::metadata(&partial).unwrap().len(), length, "nobody has given it up");
     }
-    // What a power cut leaves of a dump: it is written from its beginning on.
+    // The remainder of a dump after a power cut: it is overwritten from the beginning.
     for length in [5, 4096, 5 << 30] {
         File::create(&partial).unwrap().set_len(length).unwrap();
         let target = Target::open(&path, false).unwrap();

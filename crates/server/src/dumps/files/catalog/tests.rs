@@ -19,7 +19,7 @@ fn volume() -> Arc<Volume> {
     Volume::open(device, OpenOptions { cache_bytes: 8 << 20, clock }).unwrap()
 }
 
-/// What reading all directories gives.
+/// The catalogue from reading all directories.
 fn of_tree(tree: &Tree) -> Catalog {
     let (mut names, mut waiting) = (Vec::new(), vec![tree.root()]);
     while let Some(directory) = waiting.pop() {
@@ -32,8 +32,8 @@ fn of_tree(tree: &Tree) -> Catalog {
     Catalog::of(names)
 }
 
-/// What can be seen of a file that has a name, but its names and its times: the clock stands still
-/// here.
+/// The visible state of a file with a name, except its names and its times: the clock does not
+/// advance here.
 fn told(tree: &Tree, file: FileId) -> Option<String> {
     let stat = tree.stat(file).ok().filter(|stat| stat.links > 0)?;
     let content = match stat.kind {
@@ -47,7 +47,7 @@ fn told(tree: &Tree, file: FileId) -> Option<String> {
     Some(format!("{:o} {} {} {} {names:?} {values:?} {content:?}", stat.mode, stat.uid, stat.gid, stat.links))
 }
 
-/// What a dump has to have of the later of two images, besides the ways that lead there.
+/// The files of the later of two images that a dump must have, besides their parent directories.
 fn changed(base: &Tree, now: &Tree) -> Vec<u32> {
     let mut found = Vec::new();
     let mut from = FileId(0);
@@ -115,7 +115,7 @@ fn directory_with_many_names_is_not_in_the_dump_of_a_file_next_to_it() {
     let base = image("base");
     let mut catalog = of_tree(&base);
     tree.write(alone, 0, b"changed").unwrap();
-    // Reading is no change.
+    // Reading is not a change.
     tree.read(files[3], 0, 1).unwrap();
     let now = image("now");
     let known = catalog.follow(&base, &now).unwrap();

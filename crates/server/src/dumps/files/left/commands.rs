@@ -1,4 +1,4 @@
-//! Commands on what dumps of files have left: the methods of the server for it.
+//! Commands on the leftovers of dumps of files: the methods of the server for it.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::volumes::error::VolumesError;
 use crate::volumes::open::OpenVolume;
 
 impl Server {
-    /// Takes away what dumps have left in any volume whose server died. After the clones and the
-    /// mounts are there, which may use it.
+    /// Deletes the snapshots that dumps have left in all volumes, after the death of a server. Runs
+    /// after the clones and the mounts are open, which may use them.
     pub(crate) fn clear_left_dumps(&self) {
         self.volumes.all().iter().for_each(|open| self.clear_left_dumps_of(open));
     }
 
-    /// The same of one volume, beside dumps of it that are at work.
+    /// The same for one volume, while dumps of it may be running.
     pub(crate) fn clear_left_dumps_of(&self, open: &Arc<OpenVolume>) {
         // On a mirror the source decides which snapshots there are.
         if open.is_destination() {
@@ -61,7 +61,7 @@ impl Server {
                     })) => {}
                     Err(error) => return Err(error),
                 },
-                // It was never made, or somebody has deleted or renamed it.
+                // It was never created, or a user has deleted or renamed it.
                 None => {}
             }
             change(open, &path, |_, document| document.making.retain(|noted| *noted != name))?;

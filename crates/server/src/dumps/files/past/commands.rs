@@ -12,8 +12,7 @@ use crate::state;
 use crate::volumes::open::OpenVolume;
 
 impl Server {
-    /// The volume is rolled back to a snapshot next: dumps of what is younger have no date any
-    /// more.
+    /// The volume is rolled back to a snapshot next: dumps of younger states lose their dates.
     pub(crate) fn forget_dumps_past(
         &self,
         open: &OpenVolume,
@@ -23,8 +22,8 @@ impl Server {
         self.retain_dumps(open, |record| !record.is_past(snapshot))
     }
 
-    /// Does what brings the volume back to an earlier instant: dumps that were made since then have
-    /// no date any more, and one that is at work gets none.
+    /// Runs a change that takes the volume back to an earlier instant: dumps made since then lose
+    /// their dates, and a running one gets none.
     pub(crate) fn forget_dumps_since<T>(
         &self,
         open: &OpenVolume,
@@ -32,11 +31,11 @@ impl Server {
         bring_back: impl FnOnce() -> Result<T, ServerError>,
     ) -> Result<T, ServerError> {
         let second = then.0 / 1_000_000_000;
-        // To the end: what comes to its own meanwhile would note its date behind this.
+        // Held to the end: a dump that completes meanwhile would record its date after this.
         let _turn = open.dates.lock();
         self.retain_dumps(open, |record| u64::from(record.date) < second)?;
         let brought_back = bring_back();
-        // Also where it has failed behind that, as a volume that does not open there.
+        // Also if it has failed after that, as when the volume does not open there.
         let is_the_same = self.volumes.get(&open.name).is_ok_and(|now| std::ptr::eq(&*now, open));
         if !is_the_same {
             open.brought_back_to.store(second, Ordering::Release);

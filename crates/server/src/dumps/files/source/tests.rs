@@ -20,8 +20,7 @@ fn content(number: u32, bytes: usize) -> Vec<u8> {
     number.to_le_bytes().repeat(bytes / 4)
 }
 
-/// A volume with what `fill` makes in it, and its image after it was opened with nothing in its
-/// cache.
+/// A volume with the files from `fill`, and its image, opened with an empty cache.
 fn image_of(fill: impl FnOnce(&Tree)) -> (Arc<FaultDevice>, Arc<Tree>) {
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
     let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
@@ -52,7 +51,7 @@ fn small_files(tree: &Tree) {
     }
 }
 
-/// A dump of everything, and what is left in memory of what was read ahead.
+/// A dump of everything, and the read-ahead data that remains in memory.
 fn dump(tree: &Arc<Tree>, ahead: bool, watch: &mut dyn FnMut(&Work)) -> (Vec<u8>, Written) {
     let source = TreeSource::new(tree.clone());
     let dump = Dump::plan(&mut Reading(&source), Options::default(), None, &mut |_| true).unwrap();
@@ -155,7 +154,7 @@ fn damage_of_one_file_of_a_batch_costs_that_file() {
     assert_eq!(failed, hurt.iter().map(number_of).collect::<Vec<_>>());
 }
 
-/// What is read ahead at once is more than what may be lost at once.
+/// The unit of read-ahead is larger than the unit of loss.
 #[test]
 fn one_block_that_cannot_be_read_costs_itself_also_where_files_are_read_ahead() {
     let block = |file: u32, index: u32| (file << 16 | index).to_le_bytes().repeat(BLOCK_SIZE / 4);
@@ -190,8 +189,7 @@ fn one_block_that_cannot_be_read_costs_itself_also_where_files_are_read_ahead() 
     assert!(ahead == alone);
 }
 
-/// A snapshot whose block of inodes has rotted is dumped all the same: it may be the last that
-/// there is.
+/// A snapshot with a damaged block of inodes is still dumped: it may be the last one.
 #[test]
 fn inodes_that_cannot_be_read_cost_their_files_and_no_others() {
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
@@ -209,7 +207,7 @@ fn inodes_that_cannot_be_read_cost_their_files_and_no_others() {
     let files: Vec<Stat> = image.nodes(FileId(0), usize::MAX).unwrap();
     drop(image);
     let hurt = tree.resolve(b"directory 5/file 550").unwrap().file;
-    // What there is now has other blocks.
+    // The present files have other blocks.
     for stat in &files {
         let change = SetStat { mode: Some(0o600), ..SetStat::default() };
         tree.set(stat.file, &change).unwrap();
@@ -238,7 +236,7 @@ fn inodes_that_cannot_be_read_cost_their_files_and_no_others() {
     while reader.next_inode().unwrap().is_some() {
         read += 1;
     }
-    // The root is among the first of them, whose block is whole.
+    // The root is among the first of them, whose block is intact.
     assert_eq!(read, files.len() - lost.len());
     assert_eq!(reader.used().count(), files.len() as u64, "a restore would remove what is not there");
 }

@@ -1,5 +1,5 @@
-//! The notes of a restore: what they say is durable, and a sample is crossed out before its block
-//! is written over.
+//! The notes of a restore: what they record is durable, and a sample is removed before its block is
+//! overwritten.
 
 use cairn_base::{ManualClock, Timestamp};
 use cairn_device::{BlockMut, MemoryDevice};
@@ -57,17 +57,17 @@ fn sample_is_noted_when_it_is_durable_and_crossed_out_before_it_is_written_over(
     keeper.writing(0, &[run(12, &[2, 3]), run(20, &[0])]).unwrap();
     keeper.written(&at(0, 5)).unwrap();
     assert_eq!(noted(), Some((0, 5, vec![(0, 3, 0), (1, 12, 0)])));
-    // What comes next is noted with the next mark; what it takes the place of goes at once, and all
-    // else stays as it was.
+    // The next blocks are noted with the next mark; the samples that they overwrite are removed at
+    // once, and all others stay.
     keeper.writing(1, &[run(2, &[4, 5])]).unwrap();
     assert_eq!(noted(), Some((0, 5, vec![(1, 12, 0)])), "before it is written");
     keeper.written(&at(1, 7)).unwrap();
     assert_eq!(noted(), Some((0, 5, vec![(1, 12, 0)])));
-    // A write that fails leaves its blocks as nobody knows what.
+    // A failed write leaves its blocks with unknown content.
     keeper.writing(1, &[run(6, &[7])]).unwrap();
     assert!(keeper.stays());
     assert_eq!(noted(), Some((1, 7, vec![(0, 2, 1), (1, 12, 0)])));
-    // The volume that is made now may use what the last dump does not have.
+    // The next volume may reuse blocks that the last dump does not have.
     keeper.cross_out(|sample| sample.dump != 1).unwrap();
     assert_eq!(noted(), Some((1, 7, vec![(0, 2, 1)])));
 }
