@@ -228,13 +228,14 @@ impl Follower {
             return None;
         }
         let Self { volume, name, .. } = self;
+        let shown = self.peer.as_ref().map_or_else(|| name.clone(), |peer| format!("on {peer}"));
         let kept = match (&self.base, self.lag_bytes) {
             (Some(_), Some(bytes)) => format!(", and keeps up to {bytes} bytes from being reused"),
             _ => String::new(),
         };
         Some(Problem {
             subject: volume.clone(),
-            message: format!("its mirror {name} was not heard of for {} h{kept}", since_ms / 3_600_000),
+            message: format!("its mirror {shown} was not heard of for {} h{kept}", since_ms / 3_600_000),
             next: format!(
                 "check its server and the network; if it is gone for good, forget it with `cairn mirror forget {volume} {name}`, or all mirrors of its server with `cairn peer revoke`"
             ),

@@ -26,6 +26,8 @@ fn mirror_that_was_not_heard_of_for_a_day_is_a_problem_at_its_source() {
     let problem = mirror.unheard(heard_ms + 2 * UNHEARD_MS).unwrap();
     assert!(problem.message.contains("48 h") && problem.message.contains("4096 bytes"), "{problem:?}");
     assert!(problem.next.contains("cairn mirror forget vol0 ab-1"), "{problem:?}");
+    let named = Follower { peer: Some("backup1".to_owned()), ..mirror.clone() };
+    assert!(named.unheard(heard_ms + 2 * UNHEARD_MS).unwrap().message.contains("mirror on backup1 was"));
     let departure = Departed {
         address: String::new(),
         volume: "vol0".to_owned(),

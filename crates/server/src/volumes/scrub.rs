@@ -303,7 +303,7 @@ impl OpenVolume {
         if damaged.len() > NAMED_MAX {
             let more = damaged.len() - NAMED_MAX;
             problems.push(problem(format!(
-                "{more} more blocks are damaged: see `cairn volume scrub {} --status`",
+                "{more} more blocks are damaged: see `cairn volume scrub {}`",
                 self.name
             )));
         }
