@@ -118,7 +118,7 @@ pub enum DumpsError {
     #[error("dump {0} is in the bucket already")]
     Exists(DumpId),
     /// A part was to be resumed, and would begin in another way now.
-    #[error("dump {0} was begun as something else than it would be now")]
+    #[error("dump {0} cannot resume: its volume or one of the snapshots in it was renamed")]
     OtherBegin(DumpId),
     /// The volume cannot be read, or the work was cancelled.
     #[error(transparent)]
@@ -138,13 +138,15 @@ impl DumpsError {
             DumpsError::MissingBase { .. } => {
                 "make a dump of level 0, or put the missing dump back into the bucket".to_owned()
             }
-            DumpsError::BaseGoes { .. } => "make a dump of a lower level".to_owned(),
+            DumpsError::BaseGoes { .. } => {
+                "make a dump of a lower level; with --anew if this one is unfinished".to_owned()
+            }
             DumpsError::Needed { by, .. } => format!("delete dump {by} first"),
             DumpsError::Damaged(_) => {
                 "restore the object from a version that the store keeps, or delete the dump".to_owned()
             }
             DumpsError::Newer { .. } => "use a newer cairn".to_owned(),
-            DumpsError::OtherBegin(_) => "start a new dump".to_owned(),
+            DumpsError::OtherBegin(_) => "start a new dump with --anew".to_owned(),
             DumpsError::Stream(_) => "repeat the command; it resumes".to_owned(),
             DumpsError::Exists(_) => "repeat the command; it makes a new id".to_owned(),
         }

@@ -547,6 +547,23 @@ fn dump_into_a_bucket_resumes_after_a_kill_of_the_server() {
 }
 
 #[test]
+fn dump_whose_snapshots_were_renamed_starts_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = server_with_bucket(dir.path());
+    server.good(&["snapshot", "create", "v@monday"]);
+    let dump = begun(&server, &["b:"], 1);
+    server.kill();
+    dump.wait_with_output().unwrap();
+    server.restart();
+    server.good(&["snapshot", "rename", "v@monday", "mon"]);
+    let advice = server.advice(13, &["image", "dump", "v", "--resume"]);
+    assert!(advice.contains("--anew"), "{advice}");
+    server.good(&["image", "dump", "v", "b:", "--anew"]);
+    server.good(&["image", "verify", "b:v"]);
+    assert_eq!(server.json(&["image", "ls", "b:"])["unfinished"], serde_json::json!([]));
+}
+
+#[test]
 fn dump_that_is_cancelled_resumes_or_leaves_nothing_in_the_bucket() {
     let dir = tempfile::tempdir().unwrap();
     let server = server_with_bucket(dir.path());

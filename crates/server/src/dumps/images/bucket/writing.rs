@@ -410,7 +410,10 @@ impl Writing<'_> {
             ServerError::Dumps(DumpsError::DumpSourceGone { .. }) => false,
             ServerError::Dumps(DumpsError::InBucket { source, .. }) => !matches!(
                 **source,
-                Trouble::MissingBase { .. } | Trouble::BaseGoes { .. } | Trouble::Damaged(_)
+                Trouble::MissingBase { .. }
+                    | Trouble::BaseGoes { .. }
+                    | Trouble::Damaged(_)
+                    | Trouble::OtherBegin(_)
             ),
             _ => true,
         };
@@ -452,16 +455,7 @@ impl Writing<'_> {
         let label = DumpLabel { id, level: against.level, name: name.clone(), created: target.created };
         let dump = Dump::new(&plan, label, bucket.parts.len() as u32);
         let notes = Notes { path: making.path.clone(), document: Mutex::new(document) };
-        let written = self.write_parts(&dump, &notes, (id, unfinished.compression()));
-        let (parts, there_bytes) = written.map_err(|error| match &error {
-            // A snapshot of its table has another name now, or the volume has.
-            ServerError::Dumps(DumpsError::InBucket { source, .. })
-                if matches!(**source, Trouble::OtherBegin(_)) =>
-            {
-                self.gone(&target.name)
-            }
-            _ => error,
-        })?;
+        let (parts, there_bytes) = self.write_parts(&dump, &notes, (id, unfinished.compression()))?;
         self.progress.phase("sealing");
         let index = DumpIndex {
             volume,
