@@ -11,6 +11,7 @@
 //! [`CANARY`] panics on a word: it proves that a panic anywhere would be seen.
 
 mod blocks;
+mod buckets;
 mod dumps;
 mod fuse;
 mod histories;
@@ -82,6 +83,7 @@ pub const TARGETS: &[Target] = &[
     target("stream_reader", streams::reader, streams::stream_seeds, 5_000),
     target("stream_apply", streams::applied, streams::apply_seeds, SLOW),
     target("image_dump", dumps::image_dump, dumps::image_dump_seeds, SLOW),
+    target("bucket_images", buckets::images, buckets::image_seeds, 5_000),
     target("bsd_dump", tapes::reader, tapes::reader_seeds, 5_000),
     target("mirror_messages", mirrors::messages, mirrors::message_seeds, FAST),
     target("mirror_source", mirrors::source, mirrors::source_seeds, SLOW),
