@@ -68,6 +68,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod update;
+mod volume;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -83,6 +84,7 @@ pub use self::reader::ImageReader;
 pub use self::region::{REGION_BLOCKS, RegionBlocks};
 pub use self::root::{ImageId, ImageLabel};
 pub use self::update::Update;
+pub use self::volume::{SourceError, VolumeImage, has_snapshot, snapshots_of};
 
 use self::inner::Inner;
 use crate::store::Store;

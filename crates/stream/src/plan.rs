@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId, Vbn};
+use cairn_device::Block;
 use cairn_format::SnapshotEntry;
 use cairn_format::stream::{
     RECORD_BLOCKS_MAX, RECORD_SNAPSHOTS_MAX, RecordHeader, StreamHeader, StreamKind, StreamRun,
@@ -282,6 +283,24 @@ impl Plan {
         };
         let ends = (StreamHeader::SIZE + RecordHeader::SIZE + StreamTrailer::SIZE) as u64;
         ends + extents + lists(self.put.len(), SnapshotEntry::SIZE) + lists(self.gone.len(), 8)
+    }
+
+    /// The runs of blocks that it carries, in order of vbn.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Every snapshot up to the target, in order of id.
+    pub fn table(&self) -> &[SnapshotEntry] {
+        &self.table
+    }
+
+    /// Blocks of the snapshots up to the target, as they are on the device: not verified.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn read(&self, runs: &[Run]) -> Result<Vec<Block>, StreamError> {
+        Ok(self.volume.read_blocks_at(&self.at, runs)?)
     }
 
     /// The snapshot that the stream brings.

@@ -1,9 +1,9 @@
-//! What a bucket holds beside the parts of dumps: indexes and skeletons.
+//! Objects of a bucket beside the parts of dumps: indexes and skeletons.
 
 use cairn_base::Checksum;
 use cairn_bucket::dumps::{read_skeleton, reread_index};
 
-/// Places in a part that are asked of a skeleton, and how many bytes of it.
+/// Places in a part to read from a skeleton, with the number of bytes.
 const PLACES: [(u64, usize); 4] = [(0, 384), (384, 48), (500, 1), (u64::MAX, 48)];
 
 pub(crate) fn index(data: &[u8]) {

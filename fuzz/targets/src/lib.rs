@@ -11,6 +11,7 @@
 //! [`CANARY`] panics on a word: it proves that a panic anywhere would be seen.
 
 mod blocks;
+mod bucket_images;
 mod buckets;
 mod dumps;
 mod fuse;
@@ -85,6 +86,7 @@ pub const TARGETS: &[Target] = &[
     target("image_dump", dumps::image_dump, dumps::image_dump_seeds, SLOW),
     target("bucket_index", buckets::index, buckets::index_seeds, FAST),
     target("bucket_skeleton", buckets::skeleton, buckets::skeleton_seeds, FAST),
+    target("bucket_images", bucket_images::images, bucket_images::seeds, 5_000),
     target("bsd_dump", tapes::reader, tapes::reader_seeds, 5_000),
     target("mirror_messages", mirrors::messages, mirrors::message_seeds, FAST),
     target("mirror_source", mirrors::source, mirrors::source_seeds, SLOW),

@@ -225,11 +225,11 @@ impl Inner {
         Ok(None)
     }
 
-    /// Refuses a root that is older than one that was seen, and remembers it.
-    pub(super) fn note_seen(&self, found: Option<&RootRef>) -> Result<(), ImagesError> {
-        let mut seen = self.seen.lock();
+    /// Refuses a root that is older than the one that was seen before it was looked for, and
+    /// remembers it. Another handle may see a newer one meanwhile.
+    pub(super) fn note_seen(&self, found: Option<&RootRef>, before: Option<Seen>) -> Result<(), ImagesError> {
         let (epoch, seq) = found.map_or((0, 0), RootRef::place);
-        if let Some(before) = *seen {
+        if let Some(before) = before {
             let older = (epoch, seq) < (before.epoch, before.seq);
             let differs = found.is_some_and(|found| {
                 found.place() == (before.epoch, before.seq) && found.digest != before.digest
@@ -243,7 +243,10 @@ impl Inner {
                 });
             }
         }
-        if let Some(found) = found {
+        let mut seen = self.seen.lock();
+        if let Some(found) = found
+            && seen.is_none_or(|seen| (seen.epoch, seen.seq) < (epoch, seq))
+        {
             *seen = Some(Seen { epoch, seq, digest: found.digest });
         }
         Ok(())
@@ -263,8 +266,9 @@ impl Inner {
     }
 
     fn newest_of(&self, epoch: u32, cancel: &AtomicBool) -> Result<Option<Newest>, ImagesError> {
+        let before = *self.seen.lock();
         let found = self.newest_below(epoch, cancel)?;
-        self.note_seen(found.as_ref().map(|(place, _)| place))?;
+        self.note_seen(found.as_ref().map(|(place, _)| place), before)?;
         let Some((_, root)) = found else { return Ok(None) };
         let checkpoint = self.checkpoint_of(&root, cancel)?;
         Ok(Some(Newest { root, checkpoint }))

@@ -119,8 +119,9 @@ impl Owner {
         let inner = self.inner.clone();
         let (volume, epoch, nonce) = (inner.volume, self.epoch, self.nonce);
         // Only now: what an owner before has committed is there, see invariant 1.
+        let before = *inner.seen.lock();
         let newest = inner.newest_below(epoch - 1, cancel)?;
-        inner.note_seen(newest.as_ref().map(|(place, _)| place))?;
+        inner.note_seen(newest.as_ref().map(|(place, _)| place), before)?;
         self.state = State::load(&inner, newest, cancel)?;
         let base = Base {
             epoch,
@@ -134,13 +135,14 @@ impl Owner {
         self.check(cancel)
     }
 
-    /// An object may be missing because a later owner deleted it: then this is what failed.
+    /// An object may be missing because a later owner deleted it, and this server may have seen
+    /// what that one committed: then the claim is what failed.
     pub(super) fn unless_fenced<T>(
         &mut self,
         outcome: Result<T, ImagesError>,
         cancel: &AtomicBool,
     ) -> Result<T, ImagesError> {
-        if let Err(ImagesError::Gone(_)) = outcome {
+        if let Err(ImagesError::Gone(_) | ImagesError::Replayed { .. }) = outcome {
             self.check(cancel)?;
         }
         outcome
@@ -160,6 +162,16 @@ impl Owner {
     pub fn images(&self) -> Vec<ImageLabel> {
         let older = self.state.older.iter().filter(|kept| kept.expired.is_none()).map(|kept| kept.label);
         older.chain(self.newest()).collect()
+    }
+
+    /// Superblock and snapshot table of the newest image; empty without one.
+    pub fn newest_content(&self) -> &[u8] {
+        self.state.newest.as_ref().map_or(&[], |(_, root)| &root.content)
+    }
+
+    /// Regions of which the newest image has blocks.
+    pub fn regions(&self) -> impl Iterator<Item = u32> + '_ {
+        self.state.table.iter().map(|(region, _)| region)
     }
 
     /// Bytes of memory that the table takes, about.
@@ -215,7 +227,7 @@ impl Owner {
         self.check(cancel)?;
         if let Some(pending) = self.pending.take() {
             self.state = pending.state;
-            self.inner.note_seen(self.state.newest.as_ref().map(|(place, _)| place))?;
+            self.inner.note_seen(self.state.newest.as_ref().map(|(place, _)| place), None)?;
         }
         Ok(())
     }
@@ -308,8 +320,9 @@ impl Owner {
             self.settle(cancel)?;
         }
         self.open = None;
-        let seen = *self.inner.seen.lock();
-        seen.ok_or(ImagesError::Rule("a committed root was not seen"))
+        let newest = self.state.newest.as_ref();
+        let seen = newest.map(|(place, _)| Seen { epoch: place.epoch, seq: place.seq, digest: place.digest });
+        seen.ok_or(ImagesError::Rule("a committed root is not there"))
     }
 
     /// Shows the newest image by a new root with another catalog.

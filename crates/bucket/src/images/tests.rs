@@ -9,6 +9,7 @@ mod hostile;
 mod life;
 mod plain;
 mod structures;
+mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -192,3 +192,32 @@ fn price_of_a_volume_with_1000_writes_a_second_is_stated() {
     let requests = cost.once(&crate::dumps::Prices::default());
     assert!((25.0..40.0).contains(&requests), "{requests}");
 }
+
+#[test]
+fn reader_beside_an_owner_finds_no_older_root_and_no_damage() {
+    let memory = Arc::new(Memory::new(clock(), clock()));
+    let images = images_of(memory.clone(), &clock(), 1, 1);
+    let mut owner = images.claim("one", NOW, &never()).expect("claimed");
+    let models = line(60);
+    advance(&mut owner, 1, &models[0], &models[1]).expect("committed");
+    let ended = never();
+    let reader = {
+        let (images, ended, models) = (images.clone(), ended.clone(), models.clone());
+        std::thread::spawn(move || {
+            let mut newest = 0;
+            while !ended.load(Ordering::Relaxed) {
+                let reader = images.image(None, &never()).expect("the newest image");
+                let number = reader.label().number;
+                assert!(number >= newest, "image {newest} was the newest, now {number}");
+                newest = number;
+                assert_reads(&reader, &models[number as usize]);
+            }
+        })
+    };
+    for number in 2..=60 {
+        advance(&mut owner, number, &models[number as usize - 1], &models[number as usize])
+            .expect("committed");
+    }
+    ended.store(true, Ordering::Relaxed);
+    reader.join().expect("no error");
+}
