@@ -555,3 +555,15 @@ fn line_of_ten_thousand_snapshots_is_drawn_within_a_frame() {
     assert!(frame.as_f64().unwrap() < 1000.0 / 60.0, "{frame} ms");
     browser.assert_no_complaints();
 }
+
+#[test]
+fn page_of_a_command_is_served_on_loopback_addresses_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "a");
+    let said = server.bad(2, "usage", &["web", "--no-open", "--listen", "0.0.0.0:0"]);
+    assert!(said.contains("not a loopback address"), "{said}");
+    // Without a server there is no empty page, but the error of every command.
+    let output = cairn().args(["web", "--no-open", "--json", "--data"]).arg(dir.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success() && said.contains("no server is running"), "{said}");
+}
