@@ -381,6 +381,16 @@ fn mirror_that_is_behind_is_explained_and_updated_on_the_page() {
     browser.until_text("Nothing had changed at the source");
     assert_eq!(vol0::content(&here)[8192], 3);
 
+    browser.click("Fail over");
+    browser.until("document.activeElement.id === 'd-typed'");
+    browser.write("vol0");
+    browser.click("Fail over");
+    browser.until_text("vol0 takes writes now, and follows no source.");
+    browser.click("Close");
+    browser.until_text("Mirror vol0 failed over");
+    browser.picture("mirror-failed-over");
+    vol0::write(&here, 0, 9, 4096);
+
     // The link was used.
     browser.open("about:blank");
     browser.assert_no_complaints();
@@ -424,7 +434,7 @@ fn snapshot_is_rolled_back_from_the_time_line_by_keyboard_alone() {
     browser.tab_to("it.textContent.startsWith('Undo')");
     browser.key("Enter");
     browser.until("document.activeElement.id === 'd-typed'");
-    browser.until("!document.querySelector('dialog').innerText.includes('Asking')");
+    browser.until("!document.querySelector('dialog[open]').innerText.includes('Asking')");
     browser.write("vol0");
     browser.key("Enter");
     browser.until_text("vol0 is at vol0@before-rollback-");
@@ -500,6 +510,16 @@ fn every_view_is_drawn_wide_and_narrow_light_and_dark() {
     browser.click("two");
     browser.until_text("cairn mount vol0@two /mnt");
     browser.picture("volume");
+    browser.click("Clone");
+    browser.click("Clone");
+    browser.until_text("Made volume vol0-clone with 1 LUN(s).");
+    browser.click("Close");
+    // The snapshot is the base of a clone: the server refuses before the name is typed.
+    browser.click("Delete");
+    browser.until_text("The server refuses this:");
+    browser.key("Escape");
+    let refusal = |event: &Value| event["params"].to_string().contains("409");
+    browser.events.retain(|event| !refusal(event));
     for view in ["exports", "peers"] {
         browser.value(&format!("location.hash = '#/{view}'"));
         browser.until("document.querySelector('main table')");
@@ -534,4 +554,16 @@ fn line_of_ten_thousand_snapshots_is_drawn_within_a_frame() {
     eprintln!("first paint after {paint} ms, a frame of the line takes {frame} ms");
     assert!(frame.as_f64().unwrap() < 1000.0 / 60.0, "{frame} ms");
     browser.assert_no_complaints();
+}
+
+#[test]
+fn page_of_a_command_is_served_on_loopback_addresses_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "a");
+    let said = server.bad(2, "usage", &["web", "--no-open", "--listen", "0.0.0.0:0"]);
+    assert!(said.contains("not a loopback address"), "{said}");
+    // Without a server there is no empty page, but the error of every command.
+    let output = cairn().args(["web", "--no-open", "--json", "--data"]).arg(dir.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success() && said.contains("no server is running"), "{said}");
 }

@@ -10,7 +10,8 @@ import { command, h, say, withCommands } from "./dom.js";
 /// - fields: [{ name, label, value, hint }] that the user fills in.
 /// - typed: the name that the user types, for what destroys something.
 /// - verb: the word on the button; none for a rehearsal, which does nothing.
-/// - run: does it, with the fields; a text, or { text, undo: { label, act } }.
+/// - run: does it, with the fields; what it answers is shown: a text or
+///   a list of texts, or { text, undo: { label, act } }.
 export function act({ title, words, line, fields = [], typed, verb, run, after }) {
   const opener = document.activeElement;
   const values = Object.fromEntries(fields.map((field) => [field.name, field.value ?? ""]));
@@ -71,9 +72,9 @@ export function act({ title, words, line, fields = [], typed, verb, run, after }
     tell("Working ...");
     try {
       const done = await run(values);
-      const { text, undo } = typeof done === "string" ? { text: done } : done;
+      const { text, undo } = typeof done === "string" || Array.isArray(done) ? { text: done } : done;
       tell(text, "good");
-      say(Array.isArray(text) ? text.join(" ") : text);
+      say([text].flat().filter(Boolean).join(" ").replaceAll("`", ""));
       for (const input of form.querySelectorAll(".field")) input.remove();
       button.remove();
       close.textContent = "Close";

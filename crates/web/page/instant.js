@@ -247,10 +247,29 @@ export function setMark(view) {
   };
 }
 
+/// Ends the export of an instant. What was written to a clone is lost with it.
+function endView(view, one) {
+  const name = one.name.slice(view.name.length + 1);
+  return {
+    title: `End ${one.name}`,
+    words: () => [one.writable
+      ? `This deletes the clone ${one.name} and everything written to it.`
+      : "The view is no longer exported. The history stays as it is."],
+    typed: one.writable ? view.name : undefined,
+    line: () => `cairn history ${one.writable ? "clone" : "view"} ${view.name} --delete ${name}`,
+    verb: "End it",
+    run: async () => {
+      await call("DELETE", `/v1/devices/${segment(view.name)}/views/${segment(name)}?writable=${one.writable}`);
+      return `${one.name} is no longer exported.`;
+    },
+    after: view.refresh,
+  };
+}
+
 /// The views and clones of a history.
 export function views(view) {
   const shown = view.history?.views ?? [];
   if (shown.length === 0) return null;
-  const rows = shown.map((one) => h("li", { "data-key": one.name }, h("strong", {}, one.name), ` ${one.writable ? "clone" : "view"} of ${stamp(one.at_ns / 1e6)} `, one.uris.slice(0, 1).map(command)));
+  const rows = shown.map((one) => h("li", { "data-key": one.name }, h("strong", {}, one.name), ` ${one.writable ? "clone" : "view"} of ${stamp(one.at_ns / 1e6)} `, one.uris.slice(0, 1).map(command), " ", actionButton("End …", () => endView(view, one))));
   return section("Views and clones", h("ul", { class: "plain" }, rows));
 }

@@ -60,13 +60,13 @@ export class MirrorView {
         mirror.problem && h("p", { class: "next" }, `The last update failed: ${mirror.problem.message}`),
       ),
       sides(mirror),
-      lagPart(mirror),
+      follows && lagPart(mirror),
       h(
         "p",
         { class: "buttons", "data-key": "actions" },
         follows && actionButton("Update now …", () => this.updateNow()),
         follows && moves && actionButton("Abort …", () => this.abort()),
-        actionButton("Verify …", () => this.verify()),
+        follows && actionButton("Verify …", () => this.verify()),
         follows && (mirror.paused
           ? actionButton("Resume …", () => this.pause(false))
           : actionButton("Pause …", () => this.pause(true))),
@@ -213,7 +213,7 @@ function sides(mirror) {
     { class: "sides", "data-key": "sides" },
     side(follows ? "Source" : "Other side", mirror.source_volume, [
       mirror.source_address,
-      mirror.silent_ms === null ? "not heard of yet" : `heard ${duration(mirror.silent_ms)} ago`,
+      mirror.silent_ms !== null ? `heard ${duration(mirror.silent_ms)} ago` : follows ? "not heard of yet" : null,
     ]),
     h("p", { class: "arrow", "aria-label": mirror.direction, role: "img" }, follows ? "→" : "←"),
     side("Here", mirror.name, [
@@ -265,7 +265,6 @@ function transfers(mirror) {
   const row = last && {
     key: "last",
     cells: [
-      last.snapshot ?? "-",
       last.complete ? (last.up_to_date ? "nothing had changed" : "done") : "not done",
       stamp(last.started_ms),
       duration(last.duration_ms),
@@ -273,9 +272,10 @@ function transfers(mirror) {
       size(last.sent_bytes),
       size(Math.max(0, last.full_bytes - last.sent_bytes)),
       size(last.kept_bytes),
+      last.snapshot ?? "-",
     ],
   };
-  const columns = ["Last", "State", "Began", ["Took", "n"], ["Changed", "n"], ["Sent", "n"], ["Saved", "n"], ["Kept", "n"]];
+  const columns = ["Last", "Began", ["Took", "n"], ["Changed", "n"], ["Sent", "n"], ["Saved", "n"], ["Kept", "n"], "Image"];
   return h(
     "div",
     {},

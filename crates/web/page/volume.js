@@ -193,7 +193,7 @@ export class VolumeView {
       views(this),
       this.mirrors(),
       this.luns.length > 0 && this.lunTable(),
-      volume && this.scheduleTable(),
+      volume && (canSnapshot || this.schedules.length > 0) && this.scheduleTable(),
     ];
   }
 

@@ -39,12 +39,14 @@ pub fn run(asked: &Web, client: &Client, output: Output) -> Result<(), Failure> 
     // It holds the link until the browser has read it.
     let _file = if asked.no_open { None } else { open(&page.url) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let end = async {
-        let _ = tokio::signal::ctrl_c().await;
-        // A browser that keeps its connections does not keep the page.
-        std::process::exit(0);
-    };
-    Ok(runtime.block_on(serve_local(page, end))?)
+    runtime.block_on(async {
+        // A browser that keeps its connections does not keep the page: it ends with this program.
+        let served = tokio::spawn(serve_local(page, std::future::pending()));
+        let stopped = tokio::signal::ctrl_c().await;
+        served.abort();
+        stopped
+    })?;
+    Ok(())
 }
 
 /// Opens the link in the browser of a person at a desktop. Arguments of programs are public on this
