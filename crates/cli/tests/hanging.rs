@@ -81,7 +81,7 @@ fn disk_that_hangs_while_it_is_opened_holds_up_what_it_belongs_to_and_nothing_el
     let is_open = |volume: &str| server.run(&["lun", "list", volume]).status.success();
     let (other, origin, history) = (file("other.img"), file("origin.img"), here("origin.history"));
     let late = std::thread::scope(|scope| {
-        // It opens the volume to find out whether its log is there.
+        // It opens the volume to find out whether its log exists.
         let hangs = scope.spawn(|| server.run(&["volume", "log", "a-slow", "--discard-lost", "--dry-run"]));
         // By now it hangs.
         std::thread::sleep(Duration::from_secs(2));
@@ -101,7 +101,7 @@ fn disk_that_hangs_while_it_is_opened_holds_up_what_it_belongs_to_and_nothing_el
         ];
         let mut late: Vec<String> = Vec::new();
         for command in commands {
-            // Each needs the ones before.
+            // Each needs the earlier ones.
             if late.is_empty() && !server.is_done_in_time(command) {
                 late.push(command.join(" "));
             }
