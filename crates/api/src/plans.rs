@@ -18,7 +18,7 @@ pub struct PlanQuery {
 pub struct LivePlan {
     /// The volume, export or device.
     pub subject: String,
-    /// The begin of the recording of writes.
+    /// When the recording of writes began.
     pub began_ms: u64,
     /// For how long: at most a day and six hours.
     pub elapsed_ms: u64,

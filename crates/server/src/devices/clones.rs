@@ -1,7 +1,7 @@
 //! Instants of a device that are exported: views, and clones with a store of their own.
 //!
 //! The document says which clone is *loose* before its store is made, and when it is deleted before
-//! that is removed: the next start removes the remains of a kill, which are in no one's way until
+//! that is removed: the next start removes the remains of a kill, which cause no conflict until
 //! then.
 
 use std::fs;

@@ -18,7 +18,7 @@ struct Openings(Vec<(Instant, JoinHandle<()>)>);
 
 impl Openings {
     /// Opens waiting volumes and devices on a thread of its own, unless none waits or the last
-    /// attempt is still running.
+    /// attempt may still complete.
     fn look(&mut self, server: &Arc<Server>) {
         self.0.retain(|(_, thread)| !thread.is_finished());
         let hangs = |(begun, _): &(Instant, JoinHandle<()>)| begun.elapsed() > OPENING_PATIENCE;
