@@ -12,14 +12,14 @@ pub struct Target {
     pub portals: Vec<String>,
 }
 
-/// Whether writes may be answered before they are durable. Then a client has to flush, and to know
-/// that it is another server when it comes back to one that was killed: what was answered and not
-/// flushed is gone.
+/// Whether writes may be answered before they are durable. Then a client must flush, and must
+/// notice when it reconnects to a restarted server: acknowledged writes that were not flushed are
+/// lost after a kill.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteCache {
     /// Over NBD, where a session ends with its server. Not over iSCSI, where initiators outlive a
-    /// server and go on with the next one.
+    /// server and continue with the next one.
     #[default]
     Auto,
     /// Over both.
@@ -28,22 +28,22 @@ pub enum WriteCache {
     Off,
 }
 
-/// Who may use an export over iSCSI, and how it is offered. Snapshots of a LUN have its settings.
+/// Access to an export over iSCSI, and its settings. Snapshots of a LUN have its settings.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Access {
     /// iSCSI names of initiators; empty: any.
     pub initiators: Vec<String>,
     /// Addresses or networks of initiators; empty: any.
     pub networks: Vec<String>,
-    /// The CHAP name with which initiators prove themselves; none: they need not.
+    /// The CHAP name with which initiators authenticate; none if they need not.
     pub chap: Option<String>,
     /// Nothing was set here: it is as at the source of the mirror, or as that was when it was heard
     /// last.
     pub from_source: bool,
-    /// Nobody is let in: initiators prove themselves at the source, and their secret is not known
-    /// here.
+    /// Every initiator is refused: initiators authenticate at the source, and their secret is
+    /// unknown here.
     pub secret_lacks: bool,
-    /// The CHAP name with which the target proves itself, when asked.
+    /// The CHAP name with which the target authenticates itself, on request.
     pub chap_target: Option<String>,
     /// It takes no writes, over iSCSI and NBD.
     pub read_only: bool,
@@ -61,11 +61,11 @@ pub struct Access {
 pub struct SetChap {
     /// The initiator's name.
     pub name: String,
-    /// What it must know; at least 12 characters.
+    /// The initiator's secret; at least 12 characters.
     pub secret: String,
     /// The target's name, for mutual authentication.
     pub target_name: Option<String>,
-    /// What the target proves to know; another secret.
+    /// The target's secret, a different one.
     pub target_secret: Option<String>,
 }
 
@@ -75,7 +75,7 @@ impl std::fmt::Debug for SetChap {
     }
 }
 
-/// Changes who may use an export. What is not given stays.
+/// Changes access to an export. Missing fields stay unchanged.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SetAccess {
@@ -97,7 +97,7 @@ pub struct SetAccess {
     pub write_cache: Option<WriteCache>,
 }
 
-/// What was agreed on with an iSCSI initiator, in bytes.
+/// Parameters negotiated with an iSCSI initiator, in bytes.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct IscsiParameters {
     /// Headers carry a CRC32C.
@@ -108,7 +108,7 @@ pub struct IscsiParameters {
     pub max_recv_data_segment_length: u32,
     /// The longest sequence of data.
     pub max_burst_length: u32,
-    /// What may come unasked with a command.
+    /// Data that may arrive unsolicited with a command.
     pub first_burst_length: u32,
     /// No Data-Out comes unasked.
     pub initial_r2t: bool,

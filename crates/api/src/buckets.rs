@@ -44,7 +44,7 @@ pub struct DeleteBucketQuery {
 pub struct Bucket {
     /// The name that commands use.
     pub name: String,
-    /// Where it is.
+    /// The place of the bucket.
     pub place: String,
     /// Of a store other than the service's own.
     pub endpoint: Option<String>,
@@ -63,7 +63,7 @@ pub struct Bucket {
     pub probed_ms: u64,
     /// The findings of that probe.
     pub abilities: Vec<BucketAbility>,
-    /// What it may be used for by these findings.
+    /// The uses that these findings permit.
     pub uses: Vec<BucketUse>,
     /// Objects that the probe could not delete yet.
     pub left: Vec<String>,
@@ -72,7 +72,7 @@ pub struct Bucket {
 /// One finding of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BucketAbility {
-    /// What was tried, such as `create-only`.
+    /// The tested ability, such as `create-only`.
     pub ability: String,
     /// `yes`, `no` or `unknown`.
     pub verdict: String,
@@ -88,11 +88,11 @@ pub struct BucketUse {
     pub what: String,
     /// It may be.
     pub allowed: bool,
-    /// Why it may not be, or what to know about it.
+    /// Why the use is not permitted, or notes about it.
     pub reasons: Vec<String>,
 }
 
-/// The outcome of a probe: a bucket, and what changed since the probe before.
+/// The outcome of a probe: a bucket, and the changes since the previous probe.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct BucketCheck {
     /// The bucket as it is now.
@@ -104,7 +104,7 @@ pub struct BucketCheck {
 /// A finding that differs from that of the probe before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BucketChange {
-    /// What was tried.
+    /// The tested ability.
     pub ability: String,
     /// `yes`, `no` or `unknown`.
     pub before: String,

@@ -3,19 +3,19 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// Which changes are asked for.
+/// The requested changes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ChangedQuery {
     /// The snapshot that is compared with.
     pub since: String,
-    /// The snapshot that is compared; the present, unless told. Pages of the present belong
-    /// together only while nobody writes.
+    /// The snapshot to compare with; the present by default. Pages of the present are consistent
+    /// only while there are no writes.
     pub until: Option<String>,
-    /// The first byte that is asked for; `next` of the page before.
+    /// The first requested byte; `next` of the previous page.
     pub offset: Option<u64>,
-    /// Ranges at most: 1,000 unless told, 100,000 at most.
+    /// Maximum number of ranges: 1,000 by default, 100,000 at most.
     pub limit: Option<u32>,
 }
 
@@ -28,8 +28,8 @@ pub struct ChangedRange {
     pub bytes: u64,
 }
 
-/// The ranges in which a LUN differs, in order; all others are the same. They are of whole blocks
-/// of 4 KiB, but for the end of the LUN.
+/// The ranges in which a LUN differs, in order; all others are the same. They are in whole blocks
+/// of 4 KiB, except at the end of the LUN.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChangedRanges {
     /// Bytes of the LUN.

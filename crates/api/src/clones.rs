@@ -21,11 +21,11 @@ pub struct CreateClone {
 pub struct VolumeClone {
     /// Its name, as a volume.
     pub name: String,
-    /// What it is made of, `VOLUME@SNAPSHOT` as it was called then.
+    /// Its base, `VOLUME@SNAPSHOT` under its name at that time.
     pub of: String,
     /// Of the block space; 0 when it is not open.
     pub size_bytes: u64,
-    /// What it takes of the disk by itself.
+    /// The disk space of the clone alone.
     pub own_bytes: u64,
     /// How many LUNs.
     pub luns: u64,

@@ -19,7 +19,7 @@ pub enum Placement {
     Hybrid,
 }
 
-/// What a write does that finds no room but history younger than the floor.
+/// The effect on a write if the only room is history younger than the floor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FloorPolicy {
@@ -29,7 +29,7 @@ pub enum FloorPolicy {
     Fail,
 }
 
-/// What becomes of contents on their way into a history.
+/// Reduction of contents on their way into a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reduce {
@@ -43,23 +43,22 @@ pub enum Reduce {
     All,
 }
 
-/// How much history is kept. What is not given is not limited.
+/// How much history is kept. Missing fields set no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Window {
     /// History older than this is folded back.
     pub time_ms: Option<u64>,
-    /// It takes at most so many bytes of the store.
+    /// It uses at most this many bytes of the store.
     pub bytes: Option<u64>,
-    /// History younger than this is not given up for a lack of room.
+    /// History younger than this is never discarded for lack of room.
     pub floor_ms: Option<u64>,
-    /// What a write does then; as it was when not given. Of a new history: `wait` under a volume,
-    /// which a write that fails makes read-only, else `fail`.
+    /// The effect on a write then; unchanged by default. For a new history: `wait` under a volume,
+    /// which a failed write makes read-only, otherwise `fail`.
     pub floor_policy: Option<FloorPolicy>,
-    /// What is older keeps fewer instants, the youngest step first; four steps at most.
+    /// Older history keeps fewer instants, the youngest step first; at most four steps.
     pub thin: Vec<Thin>,
-    /// What becomes of contents from now on; as it was when not given, and `none` for a new
-    /// history.
+    /// Reduction of contents from now on; unchanged by default, and `none` for a new history.
     pub reduce: Option<Reduce>,
 }
 
@@ -67,9 +66,9 @@ pub struct Window {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Thin {
-    /// What is older than this ...
+    /// History older than this ...
     pub after_ms: u64,
-    /// ... keeps one instant in so long. Marks stay.
+    /// ... keeps one instant per this interval. Marks stay.
     pub every_ms: u64,
 }
 
@@ -86,65 +85,65 @@ pub struct AdoptDevice {
     pub history: Option<String>,
     /// Makes a new origin of this length; there must be none.
     pub size_bytes: Option<u64>,
-    /// The length of a new file for history; as long as the origin when not given, and at least 64
-    /// MiB. It takes space as it fills.
+    /// The length of a new file for history; by default as long as the origin, and at least 64 MiB.
+    /// It takes space as it fills.
     pub history_bytes: Option<u64>,
-    /// Where versions go; checkpointing when not given.
+    /// Where versions go; checkpointing by default.
     pub placement: Option<Placement>,
-    /// `every-write`, `marks`, or an interval such as `1s`; `marks` when not given.
+    /// `every-write`, `marks`, or an interval such as `1s`; `marks` by default.
     pub granularity: Option<String>,
     /// How much history.
     #[serde(default)]
     pub window: Window,
-    /// A power of two from 512 to 65536; 4096 when not given.
+    /// A power of two from 512 to 65536; 4096 by default.
     pub block_bytes: Option<u32>,
-    /// Bytes of written blocks that wait in memory; 32 MiB when not given.
+    /// Bytes of written blocks that wait in memory; 32 MiB by default.
     pub dirty_bytes: Option<u64>,
-    /// Bytes of read cache; 64 MiB when not given.
+    /// Bytes of read cache; 64 MiB by default.
     pub cache_bytes: Option<u64>,
     /// Adopts it although another program has it open for writing. Without this it is refused, as
-    /// two writers destroy what is on it.
+    /// two writers destroy its content.
     #[serde(default)]
     pub in_use: bool,
 }
 
-/// A history under a volume: all of the volume can be brought back to an instant.
+/// A history under a volume: all of the volume can be reverted to an instant.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeHistory {
     /// Where it goes, as an absolute path: a file (made if there is none) or a disk that is empty.
     pub store: String,
-    /// The length of a new file for it; as long as the devices of the volume when not given, and at
+    /// The length of a new file for it; by default as long as the devices of the volume, and at
     /// least 64 MiB. It takes space as it fills.
     pub store_bytes: Option<u64>,
-    /// Where versions go; checkpointing when not given.
+    /// Where versions go; checkpointing by default.
     pub placement: Option<Placement>,
-    /// `every-write`, `marks`, or an interval such as `1s`; `marks` when not given.
+    /// `every-write`, `marks`, or an interval such as `1s`; `marks` by default.
     pub granularity: Option<String>,
     /// How much history.
     #[serde(default)]
     pub window: Window,
 }
 
-/// Puts a history under a volume that there is.
+/// Puts a history under an existing volume.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EnableHistory {
     /// The history.
     pub history: VolumeHistory,
-    /// Only says what would happen.
+    /// Only reports the effects.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What putting a history under a volume did, or would do.
+/// The effects of putting a history under a volume, real or planned.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct HistoryEnabled {
     /// The volume.
     pub volume: String,
     /// Where its history is.
     pub store: String,
-    /// Sessions of its clients, who connect again.
+    /// Closed sessions of its clients, which reconnect.
     pub sessions_ended: u64,
     /// Nothing was done.
     pub dry_run: bool,
@@ -154,11 +153,11 @@ pub struct HistoryEnabled {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiscardHistory {
-    /// Only says what there is without it.
+    /// Only reports the content without it.
     pub dry_run: bool,
 }
 
-/// What a volume is without its history.
+/// A volume without its history.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct DiscardedHistory {
     /// The volume; it is open now (not after a dry run).
@@ -173,9 +172,9 @@ pub struct DiscardedHistory {
     pub consistency_point_ms: u64,
     /// Of the history.
     pub placement: Placement,
-    /// What a check of the structures found wrong (not after a dry run).
+    /// Faults found by a check of the structures (not after a dry run).
     pub findings: Vec<String>,
-    /// It was only asked.
+    /// It was a dry run.
     pub dry_run: bool,
 }
 
@@ -183,20 +182,20 @@ pub struct DiscardedHistory {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AcceptOlder {
-    /// Only says what that is.
+    /// Only reports the state of the store.
     pub dry_run: bool,
 }
 
-/// What was taken.
+/// The accepted store.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AcceptedOlder {
     /// The device, or the volume over a history; it is in service now (not after a dry run).
     pub name: String,
     /// Where its history is.
     pub store: String,
-    /// By what it is older.
+    /// Evidence that it is older.
     pub reason: String,
-    /// It was only asked.
+    /// It was a dry run.
     pub dry_run: bool,
 }
 
@@ -207,11 +206,11 @@ pub struct Device {
     pub name: String,
     /// The disk or image.
     pub origin: String,
-    /// Where its history is; it has none when not given.
+    /// Where its history is; none if it has no history.
     pub history: Option<String>,
     /// Its length; 0 when it is not open.
     pub size_bytes: u64,
-    /// Where clients find it.
+    /// The addresses for clients.
     pub uris: Vec<String>,
     /// How iSCSI initiators reach it; none when it is not open.
     pub target: Option<crate::Target>,
@@ -236,13 +235,13 @@ pub struct View {
     /// The name of its export: DEVICE@NAME. Of a volume VOLUME@NAME, whose LUNs are the exports
     /// VOLUME@NAME/LUN.
     pub name: String,
-    /// What it shows.
+    /// The visible instant.
     pub at_ns: u64,
     /// It takes writes of its own.
     pub writable: bool,
-    /// Where clients find it.
+    /// The addresses for clients.
     pub uris: Vec<String>,
-    /// Why nobody finds it: a clone, or a view of a volume, that could not be opened.
+    /// Why clients cannot connect: a clone, or a view of a volume, that could not be opened.
     pub problem: Option<String>,
 }
 
@@ -260,20 +259,20 @@ pub struct IoCount {
 /// The background copy of a revert.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RevertCopy {
-    /// What was brought back.
+    /// The restored instant.
     pub at_ns: u64,
-    /// Blocks that were looked at.
+    /// Blocks that were checked.
     pub done_blocks: u64,
-    /// Of so many.
+    /// Total blocks.
     pub blocks: u64,
 }
 
 /// Older history that is folded back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Folding {
-    /// Blocks that were looked at.
+    /// Blocks that were checked.
     pub done_blocks: u64,
-    /// Of so many.
+    /// Total blocks.
     pub blocks: u64,
 }
 
@@ -288,7 +287,7 @@ pub struct HistoryStatus {
     pub granularity: String,
     /// Bytes.
     pub block_bytes: u32,
-    /// What its owner wants.
+    /// The configured window.
     pub window: Window,
     /// The oldest instant that can be reached.
     pub start_ns: u64,
@@ -300,11 +299,11 @@ pub struct HistoryStatus {
     pub index_bytes: u64,
     /// Of the store, taken.
     pub used_bytes: u64,
-    /// Of that, needed; where contents are reduced, at most.
+    /// The needed part of that; an upper bound if contents are reduced.
     pub live_bytes: u64,
     /// Of the store, in all.
     pub store_bytes: u64,
-    /// What an hour of history takes, by what there is now.
+    /// The space of an hour of history, estimated from the present history.
     pub bytes_per_hour: u64,
     /// Written, and still in memory.
     pub dirty_bytes: u64,
@@ -326,15 +325,15 @@ pub struct HistoryStatus {
     pub io_per_write: f64,
     /// Bytes of the contents that went to the log since the device was opened.
     pub content_bytes: u64,
-    /// Bytes that are stored for them: less where they are reduced.
+    /// Bytes stored for them: fewer if they are reduced.
     pub stored_bytes: u64,
-    /// Of these contents, those of which what differs from an earlier one is stored.
+    /// The number of contents that are stored as a difference from an earlier one.
     pub xor_versions: u64,
-    /// Those of which nothing is, as they were there already.
+    /// Versions that take no space, as their content was stored already.
     pub identical_versions: u64,
     /// Versions whose checksum failed; they were not served.
     pub damaged: u64,
-    /// Unreadable versions: what needs them fails, everything else goes on. The first of them, in
+    /// Unreadable versions: requests that need them fail, all others succeed. The first of them, in
     /// order of blocks.
     pub lost: Vec<LostVersion>,
     /// How many there are.
@@ -383,7 +382,7 @@ pub struct Instant {
     pub ago_ns: Option<u64>,
     /// The name of a mark.
     pub mark: Option<String>,
-    /// What `ago_ns` was found to be.
+    /// The resolved value of `ago_ns`.
     #[serde(skip)]
     #[schema(ignore)]
     pub stamp_ns: Option<u64>,
@@ -411,7 +410,7 @@ impl Instant {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ReleaseQuery {
-    /// Also where its history can't be opened: what the origin has stays as it is.
+    /// Releases the device even if its history can't be opened: the content of the origin stays.
     pub without_history: Option<bool>,
 }
 
@@ -420,11 +419,12 @@ pub struct ReleaseQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ViewQuery {
-    /// A clone, or a view, and refused if it is the other; whatever it is when not given.
+    /// Whether it must be a clone (true) or a view (false); a mismatch is refused. Either by
+    /// default.
     pub writable: Option<bool>,
 }
 
-/// Brings a device, a volume or a mirror back to an instant: a time, or the name of a mark.
+/// Reverts a device, a volume or a mirror to an instant: a time, or the name of a mark.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Revert {
@@ -434,7 +434,7 @@ pub struct Revert {
     pub ago_ns: Option<u64>,
     /// The name of a mark.
     pub mark: Option<String>,
-    /// Only say which instant it would be, and what is against it.
+    /// Only report the resolved instant, and any obstacles.
     pub dry_run: bool,
 }
 
@@ -449,7 +449,7 @@ impl Revert {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateView {
-    /// The second part of its name; by time when not given.
+    /// The second part of its name; by default from the time.
     pub name: Option<String>,
     /// Which instant.
     pub instant: Instant,
@@ -458,16 +458,16 @@ pub struct CreateView {
     pub writable: bool,
 }
 
-/// What a revert did, or would do.
+/// The effects of a revert, real or planned.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Reverted {
-    /// What the device shows now.
+    /// The instant that the device shows now.
     pub at_ns: u64,
     /// Revert to this mark to undo it; empty when nothing was done.
     pub undo: String,
     /// Sessions that were ended, or would be: their clients connect again.
     pub sessions_ended: u64,
-    /// Of a volume: what its check finds wrong there.
+    /// For a volume: faults found by its check there.
     pub findings: Vec<String>,
     /// Nothing was done.
     pub dry_run: bool,

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Asks for a drill of a mirror. What is left out is as the last time.
+/// Requests a drill of a mirror. Missing fields keep their last values.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DrillRequest {
-    /// A command for `sh -c`, run by the server: exit code 0 says that what it sees is good. The
+    /// A command for `sh -c`, run by the server: exit code 0 reports that its data is good. The
     /// clone's first LUN is `CAIRN_DRILL_URI`, all are `CAIRN_DRILL_URIS`.
     pub probe: Option<String>,
     /// How long it may take; ten minutes when never given.
@@ -16,7 +16,7 @@ pub struct DrillRequest {
     pub every_ms: Option<u64>,
 }
 
-/// What came of a drill.
+/// The outcome of a drill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DrillOutcome {
@@ -45,13 +45,13 @@ pub struct DrillResult {
     pub image_ms: u64,
     /// How long until the clone was served.
     pub served_ms: u64,
-    /// How long until the probe had ended: with one that passed, the time to recovery.
+    /// Time until the probe had ended: if it passed, the time to recovery.
     pub recovery_ms: u64,
-    /// What came of it.
+    /// The outcome.
     pub outcome: DrillOutcome,
     /// Of the probe, if it ended by itself.
     pub exit_code: Option<i32>,
-    /// The end of what it said, or why there was none.
+    /// The end of its output, or why there was no probe.
     pub said: String,
 }
 
@@ -68,7 +68,7 @@ pub struct Drill {
     pub every_ms: Option<u64>,
     /// The last one.
     pub last: Option<DrillResult>,
-    /// How long ago the last one that passed began.
+    /// Age of the last drill that passed, from its beginning.
     pub age_ms: Option<u64>,
     /// None has passed for two intervals.
     pub stale: bool,

@@ -7,28 +7,28 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileDumpRequest {
-    /// The snapshot, without the volume's name; one that is made for the dump when not given (of a
+    /// The snapshot, without the volume's name; by default one that is made for the dump (for a
     /// mirror, the newest image).
     pub snapshot: Option<String>,
     /// The only file or directory that is wanted, from the root; empty for all.
     #[serde(default)]
     pub path: String,
-    /// The same percent-encoded, of a path that is no UTF-8; then `path` does not count.
+    /// The same percent-encoded, for a path that is not UTF-8; `path` is then ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
-    /// 0: everything. 1 to 9: what changed since the last dump of this path of a lower level. 0
-    /// when not given.
+    /// 0: everything. 1 to 9: the changes since the last dump of this path at a lower level. 0 by
+    /// default.
     pub level: Option<u8>,
-    /// Patterns of what is left out: of names, or with a slash of paths from the root.
+    /// Exclusion patterns: for names, or with a slash for paths from the root.
     #[serde(default)]
     pub exclude: Vec<String>,
-    /// What the hand-over socket answered to the file; without it nothing is written.
+    /// The answer of the hand-over socket to the file; without it nothing is written.
     pub ticket: Option<String>,
-    /// Records of 1 KiB in each volume, of a dump in several; what is written is one behind the
-    /// other, and to be cut there. Whole tens of it count, and at least 40.
+    /// Records of 1 KiB in each volume, for a dump in several; they are written in a row, for the
+    /// client to split there. Rounded down to a multiple of ten, and at least 40.
     pub volume_records: Option<u64>,
-    /// The client puts what it gets through a pipe on a medium itself, and says so by a byte on the
-    /// hand-over socket: only then is the dump one that others stand on.
+    /// The client itself makes the data from a pipe durable, and confirms that by a byte on the
+    /// hand-over socket: only then can later dumps be based on this one.
     #[serde(default)]
     pub confirmed: bool,
 }
@@ -38,7 +38,7 @@ pub struct FileDumpRequest {
 pub struct FileDumpPlan {
     /// 0 to 9.
     pub level: u8,
-    /// It has what changed since then; none for everything.
+    /// The dump has the changes since then; none for everything.
     pub since_ms: Option<u64>,
     /// Files and directories in it.
     pub inodes: u64,
@@ -46,8 +46,8 @@ pub struct FileDumpPlan {
     pub directories: u64,
     /// Bytes of content, holes included.
     pub data_bytes: u64,
-    /// Why all inodes are looked at, of a level above 0; none where the maps of two snapshots say
-    /// what changed.
+    /// Why all inodes are checked, for a level above 0; none if the maps of two snapshots show the
+    /// changes.
     pub why_all: Option<String>,
 }
 
@@ -56,26 +56,27 @@ pub struct FileDumpPlan {
 pub struct FileDumpResult {
     /// The volume.
     pub volume: String,
-    /// What was dumped, as `VOLUME@SNAPSHOT`; it may have been made for the dump alone.
+    /// The dumped snapshot, as `VOLUME@SNAPSHOT`; it may have been made only for the dump.
     pub snapshot: String,
     /// The path.
     pub path: String,
-    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
-    /// that is none.
+    /// Its bytes, percent-encoded, if they are not UTF-8; `path` then has `\xNN` for each invalid
+    /// byte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// 0 to 9.
     pub level: u8,
-    /// It has what changed since then; none for everything.
+    /// The dump has the changes since then; none for everything.
     pub since_ms: Option<u64>,
     /// Files and directories in it.
     pub inodes: u64,
     /// Bytes of dump.
     pub bytes: u64,
-    /// Why all inodes were looked at, of a level above 0; none where the maps of two snapshots said
-    /// what changed. A note of the job says it when it begins.
+    /// Why all inodes were checked, for a level above 0; none if the maps of two snapshots showed
+    /// the changes. A note of the job reports it at the beginning.
     pub why_all: Option<String>,
-    /// What could not be read, or has no place in the format, a line each. Empty when all is there.
+    /// Files that could not be read, or do not fit the format, a line each. Empty if the dump is
+    /// complete.
     pub failed: Vec<String>,
 }
 
@@ -84,25 +85,25 @@ pub struct FileDumpResult {
 pub struct FileDumpRecord {
     /// From the root.
     pub path: String,
-    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
-    /// that is none.
+    /// Its bytes, percent-encoded, if they are not UTF-8; `path` then has `\xNN` for each invalid
+    /// byte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// 0 to 9.
     pub level: u8,
-    /// What changed since then belongs to the next dump of a higher level.
+    /// Later changes belong to the next dump of a higher level.
     pub date_ms: u64,
-    /// What was dumped.
+    /// The dumped snapshot.
     pub snapshot: String,
     /// Bytes of dump.
     pub bytes: u64,
 }
 
-/// What became of a file between two snapshots.
+/// The change of a file between two snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileChangeKind {
-    /// It was not there before.
+    /// It did not exist before.
     Created,
     /// Its content or its attributes are others.
     Changed,
@@ -112,7 +113,7 @@ pub enum FileChangeKind {
     Linked,
     /// It has a name less, and others still.
     Unlinked,
-    /// It is not there any more.
+    /// It does not exist any more.
     Deleted,
 }
 
@@ -121,13 +122,13 @@ pub enum FileChangeKind {
 pub struct FileChange {
     /// From the root; none of a file that is open and deleted.
     pub path: Option<String>,
-    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
-    /// that is none.
+    /// Its bytes, percent-encoded, if they are not UTF-8; `path` then has `\xNN` for each invalid
+    /// byte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
-    /// What became of it.
+    /// The kind of change.
     pub change: FileChangeKind,
-    /// The path that it had, of one that was renamed.
+    /// The earlier path of a renamed file.
     pub from: Option<String>,
     /// The bytes of that path, as those of `path`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -17,7 +17,7 @@ pub enum ErrorKind {
     NotFound,
     /// The name is in use.
     Taken,
-    /// In use by someone else: a device, a directory, an export.
+    /// In use elsewhere: a device, a directory, an export.
     Busy,
     /// Another program listens on that port.
     PortTaken,
@@ -45,7 +45,7 @@ pub enum ErrorKind {
     /// A checksum failed, or a file does not have the expected content.
     Damaged,
     /// A volume cannot be opened: its superblocks, its tables or its log are damaged, or its
-    /// devices are not there.
+    /// devices are missing.
     VolumeDamaged,
     /// The volume is, or is not, the destination of a mirror.
     WrongRole,
@@ -59,14 +59,14 @@ pub enum ErrorKind {
     Failed,
 }
 
-/// What every refused or failed request answers.
+/// The answer to every refused or failed request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     /// The kind.
     pub error: ErrorKind,
-    /// What happened and why.
+    /// The failure and its cause.
     pub message: String,
-    /// What to do next.
+    /// The next step for the user.
     pub next: String,
 }
 
@@ -90,10 +90,10 @@ impl From<std::io::Error> for ErrorBody {
 /// A problem and its remedy.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// What it concerns: a volume or a mirror.
+    /// The subject: a volume or a mirror.
     pub subject: String,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What to do.
+    /// The remedy.
     pub next: String,
 }

@@ -3,18 +3,16 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What the mirrors of a volume may cost its clients, and what they do.
+/// The limit on the cost of a volume's mirrors for its clients, and the present cost.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Governor {
     /// The volume.
     pub volume: String,
-    /// 99 of 100 requests of clients are to take no longer, in microseconds; none when nobody has
-    /// said so.
+    /// Limit for the latency of 99 of 100 client requests, in microseconds; none by default.
     pub p99_limit_us: Option<u64>,
-    /// What they take, as of the last half second; none when there are too few to tell.
+    /// Their latency in the last half second; none if there are too few requests.
     pub p99_us: Option<u64>,
-    /// Bytes a second that all transfers of the volume together may send now; none for as many as
-    /// go.
+    /// Bytes a second that all transfers of the volume together may send now; none for no limit.
     pub rate_bytes: Option<u64>,
 }
 

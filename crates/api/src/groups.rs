@@ -13,12 +13,12 @@ pub struct CreateGroup {
     pub name: String,
     /// Its volumes: two or more of this server, mirrors or not.
     pub volumes: Vec<String>,
-    /// Where they are mirrors, each shows its own newest image, not all of them one instant.
+    /// If they are mirrors, each shows its own newest image, not all of them one instant.
     #[serde(default)]
     pub apart: bool,
 }
 
-/// Says what the mirrors of a group show.
+/// Sets the images that the mirrors of a group show.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ShowGroup {
@@ -34,12 +34,12 @@ pub struct Group {
     pub name: String,
     /// Its volumes.
     pub members: Vec<GroupMember>,
-    /// Where they are mirrors, all of them show one instant.
+    /// If they are mirrors, all of them show one instant.
     pub together: bool,
-    /// What they show then; none when they have none in common, or take writes. Those that are
-    /// missing in it have it in memory only, as their source has deleted it.
+    /// The snapshot that they show then; none if they have none in common, or are writable. Volumes
+    /// listed as missing have it only in memory, as their source has deleted it.
     pub shown: Option<GroupSnapshot>,
-    /// The newest snapshot of the group that all of them have: what they can be brought to
+    /// The newest snapshot of the group that all of them have: they can be recovered to it
     /// together.
     pub common: Option<GroupSnapshot>,
     /// Between the oldest and the newest image that its mirrors have.
@@ -52,13 +52,13 @@ pub struct Group {
     pub every_ms: Option<u64>,
     /// Or by this cron expression.
     pub cron: Option<String>,
-    /// In this time zone; UTC when none is told.
+    /// In this time zone; UTC by default.
     pub zone: Option<String>,
     /// How long they are kept.
     pub keep: Keep,
     /// When the schedule last ran.
     pub last_ms: Option<u64>,
-    /// When it runs next; nothing where the volumes are mirrors, whose source makes the snapshots.
+    /// When it runs next; none if the volumes are mirrors, whose source makes the snapshots.
     pub next_ms: Option<u64>,
     /// Why the last run failed.
     pub problem: Option<String>,
@@ -71,23 +71,23 @@ pub struct Group {
 pub struct GroupMember {
     /// Its name.
     pub volume: String,
-    /// There is such a volume, and it is open.
+    /// The volume exists, and it is open.
     pub is_there: bool,
     /// It is a mirror that follows its source.
     pub follows: bool,
     /// When the newest image that it has was taken, by the source's clock.
     pub image_ms: Option<u64>,
-    /// How far that is behind.
+    /// The lag of that image.
     pub lag_ms: Option<u64>,
-    /// What it has beyond the snapshot that the group shows or, at the source, that is kept for the
-    /// mirrors that are the furthest behind. Of one group only, not in the list.
+    /// Its changes since the snapshot that the group shows or, at the source, since the snapshot
+    /// kept for the mirrors with the largest lag. Only for a single group, not in the list.
     pub beyond_bytes: Option<u64>,
 }
 
 /// A snapshot of a group: one of the same name in each volume, of the same instant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GroupSnapshot {
-    /// What it is called in each volume.
+    /// Its name in each volume.
     pub name: String,
     /// When it was made.
     pub created_ms: u64,
@@ -101,32 +101,33 @@ pub struct GroupSnapshot {
 /// How far a failover of a group is.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct GroupFailoverState {
-    /// What all are brought to.
+    /// The target snapshot of all volumes.
     pub snapshot: String,
     /// When it was begun.
     pub at_ms: u64,
-    /// It is the end of a planned change of roles: all volumes have what their sources wrote last.
+    /// It is the end of a planned change of roles: all volumes have the last writes of their
+    /// sources.
     pub reverse: bool,
-    /// Volumes that are not there yet.
+    /// Volumes that are not done yet.
     pub left: Vec<String>,
 }
 
-/// What a failover of a group did, or would do.
+/// The effects of a failover of a group, real or planned.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct GroupFailover {
     /// The group.
     pub name: String,
-    /// What all volumes show.
+    /// The snapshot that all volumes show.
     pub snapshot: String,
     /// When that was made.
     pub created_ms: Option<u64>,
-    /// What is lost, volume by volume.
+    /// The loss of each volume.
     pub lost: Vec<GroupLoss>,
     /// Nothing was done.
     pub dry_run: bool,
 }
 
-/// What a planned change of the roles of a group has brought.
+/// The result of a planned change of the roles of a group.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct GroupReverse {
     /// The group.
@@ -135,18 +136,18 @@ pub struct GroupReverse {
     pub snapshot: String,
     /// When that was made.
     pub created_ms: Option<u64>,
-    /// What each volume is now.
+    /// The present state of each volume.
     pub mirrors: Vec<Mirror>,
 }
 
-/// What a failover of a group costs one of its volumes.
+/// The loss of one volume in a failover of a group.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct GroupLoss {
     /// The volume.
     pub volume: String,
-    /// What its image had beyond the common instant; kept as a snapshot of it.
+    /// Changes of its image since the common instant; kept as a snapshot.
     pub undone_bytes: u64,
-    /// What its source had beyond the image, as far as is known.
+    /// Changes of its source since the image, as far as is known.
     pub lost_bytes: Option<u64>,
     /// All of that was written within this long before now, at most.
     pub lost_ms: Option<u64>,

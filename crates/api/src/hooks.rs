@@ -8,17 +8,17 @@ use utoipa::ToSchema;
 pub struct Hooks {
     /// The volume.
     pub volume: String,
-    /// Run by `/bin/sh` before it; without its success there is no snapshot.
+    /// Run by `/bin/sh` before it; if it fails there is no snapshot.
     pub before: Option<String>,
     /// Run after it, however it went.
     pub after: Option<String>,
     /// How long each may take. Past it, it is killed and has failed.
     pub timeout_ms: u64,
-    /// What went wrong the last time.
+    /// The problem of the last run.
     pub problem: Option<String>,
 }
 
-/// Changes the commands around snapshots; what is not given stays.
+/// Changes the commands around snapshots; missing fields stay unchanged.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SetHooks {

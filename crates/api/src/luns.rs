@@ -14,12 +14,12 @@ pub struct Lun {
     pub size_bytes: u64,
     /// When it was made.
     pub created_ms: u64,
-    /// Where NBD clients find it: URIs, the unix socket first.
+    /// The URIs for NBD clients, the unix socket first.
     pub uris: Vec<String>,
     /// How iSCSI initiators reach it.
     pub target: Target,
-    /// In the answer to who makes it: what was set for an earlier LUN of this name holds for it, as
-    /// snapshots or the volume's history still show that.
+    /// In the answer to its creation: the settings of an earlier LUN of this name apply to it, as
+    /// snapshots or the volume's history still show that LUN.
     pub earlier_settings: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct CreateLun {
 pub struct ResizeLun {
     /// A multiple of 512.
     pub size_bytes: u64,
-    /// It may shrink; what lies past the new end is lost.
+    /// It may shrink; data past the new end is lost.
     #[serde(default)]
     pub allow_shrink: bool,
 }
@@ -49,7 +49,7 @@ pub struct ResizeLun {
 pub struct Session {
     /// Its number.
     pub id: u64,
-    /// Who.
+    /// The address of the client.
     pub peer: String,
     /// Requests so far.
     pub requests: u64,
@@ -57,39 +57,39 @@ pub struct Session {
     pub read_bytes: u64,
     /// Written so far.
     pub written_bytes: u64,
-    /// What it did in the last seconds.
+    /// Its activity in the last seconds.
     pub activity: Activity,
     /// The iSCSI name of the initiator; none over NBD.
     pub initiator: Option<String>,
-    /// What was agreed on at login; none over NBD.
+    /// The parameters negotiated at login; none over NBD.
     pub parameters: Option<IscsiParameters>,
 }
 
-/// What a client can open.
+/// An export that a client can open.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Export {
     /// VOLUME/LUN or VOLUME@SNAPSHOT/LUN.
     pub name: String,
     /// It takes no writes.
     pub read_only: bool,
-    /// Nobody can connect to it at the moment: the device that it is adopted as is not open, or its
-    /// volume shows nothing.
+    /// No client can connect to it at the moment: the device that it is adopted as is not open, or
+    /// its volume shows no image.
     pub closed: bool,
     /// Its length.
     pub size_bytes: u64,
-    /// Where NBD clients find it.
+    /// The URIs for NBD clients.
     pub uris: Vec<String>,
     /// How iSCSI initiators reach it.
     pub target: Target,
-    /// Who may use it over iSCSI, and how it is offered.
+    /// Access over iSCSI, and the iSCSI settings.
     pub access: Access,
-    /// Who has it open.
+    /// Its open sessions.
     pub sessions: Vec<Session>,
-    /// What all that have or had it open did.
+    /// The totals of all sessions, open and closed.
     pub totals: ExportTotals,
 }
 
-/// What clients of an export did since the server started, also those that are gone.
+/// The totals of an export's clients since the server started, including disconnected ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExportTotals {
     /// Requests.

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 pub struct CreateMount {
     /// The volume.
     pub volume: String,
-    /// Its snapshot, without the volume; the volume itself when not given, of a mirror the newest
+    /// Its snapshot, without the volume; by default the volume itself, for a mirror the newest
     /// image at any time.
     pub snapshot: Option<String>,
     /// An absolute path.
@@ -34,8 +34,8 @@ pub struct Unmount {
     /// Also while programs work in it: it is gone from its place at once, and ends when they do.
     #[serde(default)]
     pub lazy: bool,
-    /// Also while programs work in it, who are cut off: everything that they do with it fails. Also
-    /// of a mount that was taken away before, and that programs still work in.
+    /// Even while programs use it, which are cut off: all their accesses fail. Also for a mount
+    /// that was removed before, and that programs still use.
     #[serde(default)]
     pub force: bool,
 }
@@ -45,13 +45,13 @@ pub struct Unmount {
 pub struct Mount {
     /// `VOLUME` or `VOLUME@SNAPSHOT`.
     pub name: String,
-    /// Where.
+    /// The mount point.
     pub directory: String,
     /// Nothing can be changed in it.
     pub read_only: bool,
-    /// Why it is not there now; it is tried again at the next start, or when it is asked for again.
+    /// Why it is not mounted now; it is retried at the next start, or on request.
     pub problem: Option<String>,
-    /// It was taken away from its directory, by `--lazy` or another program, and these still work
-    /// in it. It is listed until they end.
+    /// It was removed from its directory, by `--lazy` or another program, and these processes still
+    /// use it. It is listed until they end.
     pub left_to: Option<String>,
 }

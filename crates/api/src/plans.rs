@@ -9,24 +9,24 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct PlanQuery {
-    /// What the link to the mirror carries, in bytes a second.
+    /// The bandwidth of the link to the mirror, in bytes a second.
     pub link: u64,
 }
 
-/// A plan for a volume, a LUN or a device, from a sample of what clients have written to it.
+/// A plan for a volume, a LUN or a device, from a sample of its clients' writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LivePlan {
     /// The volume, export or device.
     pub subject: String,
-    /// Since when it is known what is written.
+    /// When the recording of writes began.
     pub began_ms: u64,
     /// For how long: at most a day and six hours.
     pub elapsed_ms: u64,
     /// Bytes that were written meanwhile, in whole blocks of 4 KiB.
     pub written_bytes: u64,
-    /// One block in so many is looked at.
+    /// One block in this many is sampled.
     pub sampled_one_in: u64,
-    /// Blocks that were looked at and written.
+    /// Sampled blocks that were written.
     pub sampled_blocks: u64,
     /// Bytes of memory that knowing this takes.
     pub memory_bytes: u64,

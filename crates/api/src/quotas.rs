@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a directory with all below it may take, and takes.
+/// The limits and the usage of a directory with all files below it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Quota {
-    /// The directory, from the root; none of one that was removed and is still in use.
+    /// The directory, from the root; none for a removed one that is still in use.
     pub path: Option<String>,
-    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
-    /// that is none.
+    /// Its bytes, percent-encoded, if they are not UTF-8; `path` then has `\xNN` for each invalid
+    /// byte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// Bytes of content and directories in it at most.
@@ -22,13 +22,13 @@ pub struct Quota {
     pub used_files: u64,
 }
 
-/// Gives a directory a quota, or changes it. What is not given stays as it is.
+/// Gives a directory a quota, or changes it. Missing fields stay unchanged.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetQuota {
     /// The directory, from the root. One that has no quota yet must be empty.
     pub path: String,
-    /// The same percent-encoded, of a path that is no UTF-8; then `path` does not count.
+    /// The same percent-encoded, for a path that is not UTF-8; `path` is then ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// Bytes at most; 0 for no limit.

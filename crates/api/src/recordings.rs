@@ -3,18 +3,18 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Records what clients ask of an export, as a trace of Cairn's own format.
+/// Records the requests of clients to an export, as a trace in Cairn's own format.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordExport {
     /// The export.
     pub export: String,
-    /// Where to, on the machine of the server: an absolute path where nothing is.
+    /// The target on the machine of the server: an absolute path that does not exist yet.
     pub file: String,
-    /// Bytes that the trace may take, at least 1 MiB; 1 GiB when not given. The recording ends,
-    /// whole, before it is longer.
+    /// Maximum bytes of the trace, at least 1 MiB; 1 GiB by default. The recording ends, complete,
+    /// before it exceeds this.
     pub bytes_max: Option<u64>,
-    /// How long; until it is ended when not given.
+    /// The duration; by default until it is stopped.
     pub time_max_ms: Option<u64>,
     /// Not packed with zstd.
     #[serde(default)]
@@ -30,7 +30,7 @@ pub struct Recording {
     pub file: String,
     /// When it began.
     pub began_ms: u64,
-    /// How long it has been going on, or went on.
+    /// The duration so far, or of the finished recording.
     pub elapsed_ms: u64,
     /// Requests in it.
     pub requests: u64,
@@ -38,9 +38,9 @@ pub struct Recording {
     pub bytes: u64,
     /// Bytes that it may take.
     pub bytes_max: u64,
-    /// How long it goes on.
+    /// The configured duration.
     pub time_max_ms: Option<u64>,
-    /// Why it is over; it goes on when not given.
+    /// Why it has ended; none while it is running.
     pub end: Option<String>,
     /// It is over and the trace is complete.
     pub whole: bool,

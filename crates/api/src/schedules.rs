@@ -3,22 +3,22 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Which snapshots of a label stay when a new one was made. All that no rule keeps are deleted, but
-/// never one that is held or open. Without any number all stay.
+/// The snapshots of a label that stay after a new one was made. All others are deleted, but never
+/// one that is held or open. Without any number all stay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Keep {
     /// The newest.
     pub last: u32,
-    /// The newest of each of so many hours that have one.
+    /// The newest of each of this many hours that have one.
     pub hourly: u32,
-    /// The newest of each of so many days.
+    /// The newest of each of this many days.
     pub daily: u32,
-    /// The newest of each of so many weeks, which begin on Monday.
+    /// The newest of each of this many weeks, which begin on Monday.
     pub weekly: u32,
-    /// The newest of each of so many months.
+    /// The newest of each of this many months.
     pub monthly: u32,
-    /// The newest of each of so many years.
+    /// The newest of each of this many years.
     pub yearly: u32,
 }
 
@@ -30,12 +30,12 @@ pub struct SetSchedule {
     pub every_ms: Option<u64>,
     /// A cron expression: minute, hour, day of the month, month, day of the week.
     pub cron: Option<String>,
-    /// The time zone of the expression, and of the hours and days of `keep`; UTC when not given. An
+    /// The time zone of the expression, and of the hours and days of `keep`; UTC by default. An
     /// IANA name such as `Europe/Berlin`.
     pub zone: Option<String>,
     /// How long they are kept.
     pub keep: Keep,
-    /// Nothing is set; the answer says what would be.
+    /// Changes nothing; the answer shows the result of the real run.
     pub dry_run: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct Schedule {
     pub zone: String,
     /// How long snapshots are kept.
     pub keep: Keep,
-    /// The snapshots that it has made and that are there, the oldest first.
+    /// The existing snapshots that it has made, the oldest first.
     pub snapshots: Vec<String>,
     /// Those of them that the next run deletes.
     pub deletes: Vec<String>,
@@ -66,7 +66,7 @@ pub struct Schedule {
     pub problem: Option<String>,
 }
 
-/// Asks what a schedule would have made.
+/// Requests the snapshots that a schedule would have made.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Simulate {
@@ -76,13 +76,13 @@ pub struct Simulate {
     pub for_ms: u64,
 }
 
-/// What a schedule would have made.
+/// The snapshots that a schedule would have made.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Simulation {
     /// Snapshots that were made.
     pub made: u64,
     /// The most that were there at once.
     pub most: u64,
-    /// When those that are there at the end were made, the oldest first.
+    /// The times of the snapshots that remain at the end, the oldest first.
     pub kept_ms: Vec<u64>,
 }

@@ -6,22 +6,22 @@ use utoipa::ToSchema;
 /// One thing that `volume check` found.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct CheckFinding {
-    /// What, in one sentence.
+    /// The finding, in one sentence.
     pub message: String,
-    /// VOLUME/LUN, when it concerns one that has a name.
+    /// VOLUME/LUN, if it concerns a LUN with a name.
     pub lun: Option<String>,
-    /// The path of the file that it concerns, in the state in which it was met.
+    /// The path of the file that it concerns, in the state in which it was found.
     pub path: Option<String>,
-    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
-    /// that is none.
+    /// Its bytes, percent-encoded, if they are not UTF-8; `path` then has `\xNN` for each invalid
+    /// byte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
-    /// VOLUME@SNAPSHOT in which it was met first; none for the present state or the volume as a
+    /// VOLUME@SNAPSHOT in which it was first found; none for the present state or the volume as a
     /// whole.
     pub snapshot: Option<String>,
 }
 
-/// Asks for a check.
+/// Requests a check.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CheckRequest {
@@ -30,7 +30,7 @@ pub struct CheckRequest {
     pub deep: bool,
 }
 
-/// What `volume check` found.
+/// The result of `volume check`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct CheckResult {
     /// The volume.
@@ -47,9 +47,9 @@ pub struct ScrubRequest {
     pub start: bool,
     /// End the pass that runs.
     pub stop: bool,
-    /// Bytes a second at most, from now on; as it was when not given.
+    /// Bytes a second at most, from now on; unchanged by default.
     pub rate_bytes: Option<u64>,
-    /// A pass begins that often; 0 for only on request; as it was when not given.
+    /// Interval between passes; 0 for only on request; unchanged by default.
     pub every_ms: Option<u64>,
 }
 
@@ -59,7 +59,7 @@ pub struct ScrubRequest {
 pub struct Scrub {
     /// The volume.
     pub volume: String,
-    /// A pass runs; after a restart it goes on where it was.
+    /// A pass is running; after a restart it resumes.
     pub running: bool,
     /// Bytes a second at most.
     pub rate_bytes: u64,
@@ -69,19 +69,19 @@ pub struct Scrub {
     pub next_ms: Option<u64>,
     /// When the running pass began.
     pub started_ms: Option<u64>,
-    /// What it has read.
+    /// Bytes read so far.
     pub done_bytes: u64,
-    /// What there is to read: all blocks in use.
+    /// Bytes to read: all blocks in use.
     pub total_bytes: u64,
     /// Bytes a second of the running pass so far.
     pub present_rate: u64,
     /// At that rate.
     pub seconds_left: Option<u64>,
-    /// What the running pass has found.
+    /// Findings of the running pass.
     pub findings: Vec<CheckFinding>,
     /// The last pass.
     pub last: Option<ScrubResult>,
-    /// What is damaged now: found by a scrub, a check or a read, and neither repaired nor given up
+    /// Present damage: found by a scrub, a check or a read, and neither repaired nor given up
     /// since.
     pub damaged: Vec<DamagedBlock>,
     /// Blocks that were repaired since the volume was made here.
@@ -97,13 +97,13 @@ pub struct ScrubResult {
     pub started_ms: u64,
     /// When it was over.
     pub finished_ms: u64,
-    /// What it read.
+    /// Bytes read.
     pub bytes: u64,
-    /// It was stopped before its end: what it did not find says nothing.
+    /// It was stopped before its end: unread blocks may have damage.
     pub stopped: bool,
     /// How many findings.
     pub findings_total: u64,
-    /// The first thousand of them. What was repaired since is still listed here.
+    /// The first thousand of them. Blocks repaired since are still listed here.
     pub findings: Vec<CheckFinding>,
 }
 
@@ -112,17 +112,17 @@ pub struct ScrubResult {
 pub struct DamagedBlock {
     /// Its number in the volume.
     pub block: u64,
-    /// What it is, in one sentence.
+    /// The damage, in one sentence.
     pub message: String,
     /// VOLUME/LUN that it belongs to.
     pub lun: Option<String>,
-    /// The path of the file that it belongs to; of one that is there in a snapshot alone with that
-    /// one's name.
+    /// The path of the file that it belongs to; for one that exists only in a snapshot, with the
+    /// snapshot's name.
     pub path: Option<String>,
-    /// The bytes of the path alone, percent-encoded, where they are no UTF-8; `path` then has
-    /// `\xNN` for each byte that is none.
+    /// The bytes of the path alone, percent-encoded, if they are not UTF-8; `path` then has `\xNN`
+    /// for each invalid byte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
-    /// Where in the LUN or the file.
+    /// Offset in the LUN or the file.
     pub offset_bytes: Option<u64>,
 }

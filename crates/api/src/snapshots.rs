@@ -42,7 +42,7 @@ pub struct RenameSnapshot {
     pub name: String,
 }
 
-/// What a deletion gave back.
+/// The space freed by a deletion.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Freed {
     /// No longer in use.

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::CheckFinding;
 
-/// Asks for a mirror to be compared with its source.
+/// Requests a comparison of a mirror with its source.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct VerifyRequest {
@@ -28,7 +28,7 @@ pub struct MirrorVerify {
     pub scrub: bool,
     /// Snapshots that both sides have.
     pub snapshots: u64,
-    /// Snapshots that the source has no more: they were looked at here alone.
+    /// Snapshots that the source no longer has: they were checked only here.
     pub only_here: u64,
     /// Blocks that were compared.
     pub compared_bytes: u64,
@@ -38,13 +38,13 @@ pub struct MirrorVerify {
     pub read_there_bytes: u64,
     /// Over the network, both ways.
     pub network_bytes: u64,
-    /// What is damaged on either side, or differs.
+    /// Blocks that are damaged on either side, or differ.
     pub differences_total: u64,
     /// Those that are whole on both sides and not the same: the mirror is not to be trusted.
     pub contradictions: u64,
     /// The first thousand of all.
     pub differences: Vec<CheckFinding>,
-    /// Blocks here that were brought from the source.
+    /// Blocks here that were repaired from the source.
     pub mended_here: u64,
     /// Blocks that were given to the source.
     pub mended_there: u64,

@@ -44,11 +44,11 @@ pub struct Volume {
     pub devices: Vec<String>,
     /// The file or disk of its intent log; none when the log is on the devices of the volume.
     pub log_device: Option<String>,
-    /// Where its history is; none when there is none under it.
+    /// The place of its history; none if it has no history.
     pub history: Option<String>,
-    /// The snapshot, `VOLUME@SNAPSHOT`, that it is a clone of; none when it is no clone.
+    /// The snapshot, `VOLUME@SNAPSHOT`, that it is a clone of; none if it is not a clone.
     pub clone_of: Option<String>,
-    /// How its scrub is, and what of it is damaged; none when it is not open.
+    /// The state of its scrub, and its damage; none if it is not open.
     pub scrub: Option<Scrub>,
     /// The file system of its files; none when it is on disks, or not open.
     pub host: Option<HostRoom>,
@@ -60,13 +60,13 @@ pub struct Volume {
 /// volume fills.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HostRoom {
-    /// Where it is mounted.
+    /// The mount point.
     pub path: String,
     /// Of the whole file system.
     pub size_bytes: u64,
-    /// What it has left.
+    /// The free space.
     pub free_bytes: u64,
-    /// What the files of the volume may still take of it.
+    /// The space that the files of the volume may still use.
     pub unwritten_bytes: u64,
 }
 
@@ -76,31 +76,31 @@ pub struct HostRoom {
 pub struct CreateVolume {
     /// Its name: letters, digits, `.`, `_` and `-`, beginning with a letter or a digit, at most 64.
     pub name: String,
-    /// Of the block space; with devices, what they hold when not given.
+    /// The size of the block space; with devices, their capacity by default.
     pub size_bytes: Option<u64>,
     /// Disks or files, one after the other; a sparse file in the data directory when empty.
     #[serde(default)]
     pub devices: Vec<String>,
-    /// A disk or a file for its intent log; the log is on the devices of the volume when not given.
+    /// A disk or a file for its intent log; by default the log is on the devices of the volume.
     pub log_device: Option<String>,
-    /// A history under it; none when not given.
+    /// A history under it; none by default.
     pub history: Option<VolumeHistory>,
 }
 
-/// Faults under a volume, on purpose. What is 0 or false is off.
+/// Deliberate faults under a volume. 0 or false turns a fault off.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rehearsal {
     /// Each batch of device operations takes so much longer, in milliseconds.
     pub delay_ms: u64,
-    /// One in so many reads of the devices fails.
+    /// One in this many reads of the devices fails.
     pub fail_reads_one_in: u64,
-    /// One in so many writes fails. The first failure makes the volume read-only until the server
+    /// One in this many writes fails. The first failure makes the volume read-only until the server
     /// starts again.
     pub fail_writes_one_in: u64,
-    /// One in so many flushes fails, with the same end.
+    /// One in this many flushes fails, with the same effect.
     pub fail_flushes_one_in: u64,
-    /// What was not flushed is lost when the server is killed, as in a power cut.
+    /// Unflushed data is lost when the server is killed, as in a power cut.
     pub lose_unflushed: bool,
 }
 
@@ -125,7 +125,7 @@ impl Rehearsal {
 pub struct RehearsalStatus {
     /// The volume.
     pub volume: String,
-    /// What goes wrong on purpose.
+    /// The deliberate faults.
     pub faults: Rehearsal,
     /// Operations that failed on purpose since the server started.
     pub failed: u64,
@@ -135,7 +135,7 @@ pub struct RehearsalStatus {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveLog {
-    /// A disk or a file; onto the devices of the volume when not given.
+    /// A disk or a file; by default the devices of the volume.
     pub device: Option<String>,
 }
 
@@ -143,12 +143,12 @@ pub struct MoveLog {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiscardLogRequest {
-    /// Only say what would be lost.
+    /// Only report the loss.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What throwing an intent log away costs.
+/// The loss from discarding an intent log.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct DiscardedLog {
     /// The volume; it is open now (not after a dry run).
@@ -157,12 +157,12 @@ pub struct DiscardedLog {
     pub reason: String,
     /// The consistency point that it opens at.
     pub generation: u64,
-    /// When that was made. All that was written later is lost, also what was flushed.
+    /// The time of that consistency point. All later writes are lost, even flushed ones.
     pub consistency_point_ms: u64,
-    /// How long before its end a server makes its last consistency point, at most, as long as the
-    /// devices keep up: what is lost was written within that time.
+    /// Maximum age of the last consistency point when a server ends, if the devices keep up: the
+    /// lost writes were made within that time.
     pub lost_ms_max: u64,
-    /// It was only asked what would be lost.
+    /// It was a dry run.
     pub dry_run: bool,
 }
 
@@ -170,6 +170,6 @@ pub struct DiscardedLog {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrowVolume {
-    /// The new size of the block space; what the devices hold when not given.
+    /// The new size of the block space; by default the capacity of the devices.
     pub size_bytes: Option<u64>,
 }

@@ -44,7 +44,7 @@ const LOCK_ATTRIBUTE: &str = "user.cairn.locked-until";
 const ATTRIBUTE_BYTES_MAX: usize = 64;
 /// Attempts at a name whose folder another process removes at the same time.
 const FOLDER_TRIES: usize = 100;
-/// Bytes that are written or copied between two looks at the flag for cancellation.
+/// Bytes that are written or copied between two checks of the flag for cancellation.
 const STEP_BYTES: usize = 4 << 20;
 
 /// See the module.
@@ -229,7 +229,7 @@ impl Directory {
         valid.then(|| self.internal("uploads").join(&upload.id))
     }
 
-    /// The folder of an upload that is there and is for this name.
+    /// The folder of an existing upload for this name.
     fn standing(&self, upload: &Upload) -> Result<PathBuf, StoreError> {
         let gone = || self.blame.of(Verb::PutPieces, Some(&upload.name), Trouble::NoUpload);
         let folder = self.upload_folder(upload).ok_or_else(gone)?;
@@ -410,7 +410,7 @@ fn get(file: &File, attribute: &str) -> io::Result<Option<String>> {
     }
 }
 
-/// Writes all, with a look at `cancel` between steps.
+/// Writes all, with a check of `cancel` between steps.
 fn write_steps(file: &mut File, bytes: &[u8], cancel: &AtomicBool) -> io::Result<bool> {
     for step in bytes.chunks(STEP_BYTES) {
         if cancel.load(Ordering::Relaxed) {

@@ -24,7 +24,7 @@ pub enum Verb {
     PutPieces,
     /// Read an object.
     Get,
-    /// Look at an object without reading it.
+    /// Inspect an object without reading it.
     Head,
     /// List objects.
     List,
@@ -90,7 +90,7 @@ pub enum Trouble {
     Clock,
     /// The certificate of the endpoint is not one that this machine trusts.
     Certificate,
-    /// The bucket is in another region, or behind another endpoint.
+    /// The bucket is in another region, or at another endpoint.
     Redirect(Option<String>),
     /// The object is in an archive class and cannot be read before it is restored.
     Archived,
@@ -165,7 +165,7 @@ impl StoreError {
         }
     }
 
-    /// The object is not there.
+    /// The object is missing.
     pub fn is_missing(&self) -> bool {
         matches!(self.trouble, Trouble::Missing)
     }

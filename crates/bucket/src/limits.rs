@@ -16,7 +16,7 @@ pub const PIECE_BYTES_MIN: usize = 5 << 20;
 /// pieces.
 pub const PIECES_MAX: u32 = 10_000;
 
-/// Bytes that one ranged get brings. A longer request is refused, so that memory stays bounded.
+/// Bytes fetched by one ranged get. A longer request is refused, so that memory stays bounded.
 pub const GET_BYTES_MAX: usize = 64 << 20;
 
 /// Objects in one page of a listing. A longer page is cut to this.
@@ -46,7 +46,7 @@ pub const SLOWEST_BYTES_PER_SECOND: u64 = 16 << 10;
 /// out.
 pub const JOIN_TIME_MAX: Duration = Duration::from_secs(900);
 
-/// How often a call looks at its flag for cancellation.
+/// Interval at which a call checks its flag for cancellation.
 pub const CANCEL_POLL: Duration = Duration::from_millis(50);
 
 /// Threads of the runtime that serves every remote store of this process.

@@ -35,7 +35,7 @@ const LATE_CALLS_MAX: u64 = 12;
 /// How close two puts must be for a store to see both as the first.
 const RACE_CALLS: u64 = 8;
 
-/// How often each fault happens: once in so many calls on average; 0 for never.
+/// How often each fault happens: once in this many calls on average; 0 for never.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
     /// The call fails and does nothing.
@@ -73,7 +73,7 @@ pub struct Habits {
     pub ignores_create_only: bool,
     /// Finishing an upload overwrites.
     pub ignores_create_only_of_pieces: bool,
-    /// Two puts at the same time both create; once in so many, 0 for never.
+    /// Two puts at the same time both create; once in this many puts, 0 for never.
     pub two_winners: u64,
     /// Nonces are not kept.
     pub drops_nonces: bool,

@@ -39,7 +39,7 @@ impl Name {
     /// Checks the text.
     ///
     /// # Errors
-    /// It breaks a rule of [`Name`].
+    /// The text violates the rules of [`Name`].
     pub fn new(text: impl Into<String>) -> Result<Self, InvalidName> {
         let text = text.into();
         let valid = text.len() <= NAME_BYTES_MAX && text.split('/').all(is_segment);

@@ -66,7 +66,7 @@ impl fmt::Debug for Nonce {
 /// How a create-only put ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
-    /// The object is there, durable, and made by this call.
+    /// The object exists, is durable, and was created by this call.
     Created,
     /// An object of that name was there before. It was not changed.
     Exists,
@@ -102,9 +102,9 @@ pub enum ListFrom {
     /// At the first object.
     #[default]
     Start,
-    /// After this name, whether or not there is such an object.
+    /// After this name, whether or not it exists.
     After(Name),
-    /// Where the page before ended.
+    /// Where the previous page ended.
     Page(Cursor),
 }
 
@@ -175,7 +175,7 @@ pub trait Store: Send + Sync {
     /// time.
     ///
     /// # Errors
-    /// The piece is not there, or that is unclear. A repeated call is safe.
+    /// The piece is missing, or that is unclear. A repeated call is safe.
     fn put_piece(
         &self,
         upload: &Upload,
@@ -216,7 +216,7 @@ pub trait Store: Send + Sync {
     /// Uploads below a prefix that were begun and neither finished nor aborted.
     ///
     /// # Errors
-    /// [`crate::Trouble::Unsupported`] where the store cannot tell.
+    /// [`crate::Trouble::Unsupported`] if the store cannot list them.
     fn uploads(&self, prefix: &Prefix, cancel: &AtomicBool) -> Result<Vec<Upload>, StoreError>;
 
     /// Reads at most `length` bytes from `offset` on; fewer only at the end of the object, and no
@@ -226,7 +226,7 @@ pub trait Store: Send + Sync {
     /// Nothing was read.
     fn get(&self, name: &Name, offset: u64, length: usize, cancel: &AtomicBool) -> Result<Bytes, StoreError>;
 
-    /// Looks at an object.
+    /// Inspects an object.
     ///
     /// # Errors
     /// [`crate::Trouble::Missing`] if the object does not exist.
@@ -255,7 +255,7 @@ pub trait Store: Send + Sync {
     /// callers use [`extend_lock`], which does not ask for it; the probe calls this.
     ///
     /// # Errors
-    /// [`crate::Trouble::Unsupported`] where the store has no locks.
+    /// [`crate::Trouble::Unsupported`] if the store has no locks.
     fn lock_until(&self, name: &Name, until: Timestamp, cancel: &AtomicBool) -> Result<(), StoreError>;
 }
 

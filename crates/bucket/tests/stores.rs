@@ -1,5 +1,5 @@
 //! Every driver against one contract; the memory driver with faults against a model; the directory
-//! driver killed in the middle; a real S3 server where one can be had.
+//! driver killed in the middle; a real S3 server if one is available.
 
 #[path = "stores/bad_input.rs"]
 mod bad_input;

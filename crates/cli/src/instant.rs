@@ -1,8 +1,7 @@
-//! Instants as people write and read them: `2026-11-20 14:03:07` is local time, a `Z` or an offset
-//! at the end makes it clear, `14:03` is the last time that clocks here showed that,
-//! `yesterday 14:03` is of that day, `-5m` is relative, `now` is now. Local time is that of `TZ`,
-//! or of `/etc/localtime`; the zones are those of the machine, or the ones in this program where it
-//! has none.
+//! Instants as people write and read them. `2026-11-20 14:03:07` is local time, unless it ends with
+//! a `Z` or an offset. `14:03` is the last time at which local clocks showed that, and `yesterday
+//! 14:03` is on that day. `-5m` is relative, and `now` is now. Local time is that of `TZ`, or of
+//! `/etc/localtime`; the zones are those of the machine, or by default those in this program.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -61,9 +60,9 @@ fn parse_in(text: &str, now_ns: u64, zone: &TimeZone) -> Result<Moment, Failure>
     u64::try_from(stamp.as_nanosecond()).map(Moment::At).map_err(|_| wrong())
 }
 
-/// When clocks of the zone show that date and time. Of an hour that comes twice it is the later
-/// one, unless that has not come yet. Of a time that clocks skip it is the first moment after the
-/// gap.
+/// When clocks of the zone show that date and time. For an hour that occurs twice it is the later
+/// one, unless that is still in the future. For a time that clocks skip it is the first moment
+/// after the gap.
 fn shown_at(civil: DateTime, now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let moment = |offset: Offset| offset.to_timestamp(civil).ok();
     match zone.to_ambiguous_zoned(civil).offset() {
@@ -160,7 +159,7 @@ mod tests {
         assert!(read("2026").is_err(), "a year is no time of day");
     }
 
-    /// Zones by name come from the machine or, where it has none, from the program.
+    /// Zones by name come from the machine or, if it has none, from the program.
     #[test]
     fn time_that_clocks_show_twice_is_the_later_one_and_one_that_they_skip_is_the_moment_after() {
         let read = |zone: &str, now: &str, text: &str| {

@@ -102,7 +102,7 @@ struct Kind {
     since: Instant,
     lines: u32,
     left_out: u64,
-    /// The first one that was left out.
+    /// The first dropped one.
     example: String,
 }
 
@@ -113,7 +113,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Whether a line of a kind is written; and whether it is the first that is not for a while.
+    /// Whether a line of a kind is written; and whether it is the first dropped one.
     fn admit(&self, kind: Identifier, now: Instant, line: impl FnOnce() -> String) -> (bool, bool) {
         let mut kinds = self.kinds.lock();
         let is_first = !kinds.values().any(|kind| kind.left_out > 0);
@@ -156,7 +156,7 @@ impl Lines {
         while !self.is_empty() {
             std::thread::sleep(STRETCH);
             for (left_out, example) in self.left_out(Instant::now()) {
-                tracing::warn!(target: SUMMARY, left_out, seconds = STRETCH.as_secs(), "lines of one kind were left out, such as: {example}");
+                tracing::warn!(target: SUMMARY, left_out, seconds = STRETCH.as_secs(), "dropped lines of one kind, such as: {example}");
             }
         }
     }

@@ -49,7 +49,7 @@ fn mirror_of_a_source_from_a_backup_keeps_what_it_alone_has_and_its_owner_says_w
     let dir = tempfile::tempdir().unwrap();
     let (source, destination) = set_back(dir.path());
     let newest = content(&destination);
-    // The source serves its clients, and mirrors come by the clock.
+    // The source serves its clients, and mirrors connect on schedule.
     write(&source, 2 << 20, 9, 32 << 10);
     for _ in 0..3 {
         let message = destination.bad(13, "diverged", &["mirror", "update", "vol0"]);

@@ -52,7 +52,7 @@ fn full_disk_fails_the_writes_that_do_not_fit_and_nothing_else() {
     let host = &shown["host"];
     assert!(host["unwritten_bytes"].as_u64().unwrap() > host["free_bytes"].as_u64().unwrap(), "{shown}");
     server.bad(24, "no-space", &["snapshot", "create", "vol0@late"]);
-    // Killed and started on the full disk, it serves what was flushed.
+    // Killed and started on the full disk, it serves flushed data.
     server.kill();
     server.restart();
     let mut client = server.disk("vol0/db");

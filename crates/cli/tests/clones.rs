@@ -122,7 +122,7 @@ fn clone_of_a_mirror_takes_writes_while_the_mirror_is_updated_and_keeps_its_snap
     mirror.good(&["mirror", "update", "v"]);
     assert_eq!((byte(&mirror, "v/db", 0), byte(&mirror, "test/db", 0)), (2, 9));
 
-    // The source no longer has it: the image that lacks it is not taken while there is the clone.
+    // The source no longer has it: an image without it is refused while the clone exists.
     source.good(&["snapshot", "delete", "v@monday", "--yes"]);
     write(&source, "v/db", 0, 3);
     let refused = mirror.run(&["mirror", "update", "v"]);

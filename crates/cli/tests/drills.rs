@@ -225,7 +225,7 @@ fn drills_of_a_mirror_that_was_deleted_are_none_of_another_one_that_gets_its_nam
     assert!(!ran.exists(), "a command that was meant for another one");
 }
 
-/// Whether a process is there that has not ended.
+/// Whether a process exists that has not ended.
 fn runs(process: &str) -> bool {
     let state = std::fs::read_to_string(format!("/proc/{}/stat", process.trim())).unwrap_or_default();
     !state.is_empty() && !state.contains(") Z ")

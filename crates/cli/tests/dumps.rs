@@ -1,5 +1,5 @@
-//! `cairn dump` where it is hard: a server that is killed meanwhile, mirrors, dumps of several
-//! volumes of tape.
+//! Hard cases of `cairn dump`: a server that is killed meanwhile, mirrors, dumps of several volumes
+//! of tape.
 //!
 //! Mounting needs root here; without it these tests say that they are skipped.
 
@@ -647,7 +647,7 @@ fn dump_that_is_thrown_away_leaves_no_date() {
         assert!(output.status.success(), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("does not count"), "{output:?}");
         assert_eq!(dates(), before);
-        // Cut into volumes the server does not see where it goes.
+        // With volumes the server does not see the target.
         let volumes = ["dump", level, "--volume-size", "1G", "-f", "/dev/null", "vol0"];
         assert!(mounted.server.bad(2, "usage", &volumes).contains("/dev/null"));
         assert_eq!(dates(), before);
@@ -826,7 +826,7 @@ fn what_comes_into_the_part_that_is_dumped_is_in_the_next_level_however_old_it_i
         mounted.server.good(&[&["dump", &level, "-f", &file, "vol0"], more].concat());
     };
     part("0");
-    // No path ends with a slash, so such a pattern would leave out nothing.
+    // No path ends with a slash, so such a pattern would exclude nothing.
     mounted.server.bad(2, "usage", &["dump", "-0", "-f", "/dev/null", "vol0", "--exclude", "cache/"]);
     dump("0", &["--exclude", "cache"]);
     wait_for_the_next_second();
@@ -864,7 +864,7 @@ fn what_comes_into_the_part_that_is_dumped_is_in_the_next_level_however_old_it_i
     assert_eq!(notes.len(), 7, "one a level of each path, but for the dump of everything: {notes:?}");
     notes.iter().for_each(|path| fs::remove_file(path).unwrap());
     let plan = mounted.server.json(&["dump", "-n", "-9", "vol0:/home"]);
-    assert!(plan["why_all"].as_str().unwrap().contains("is not noted"), "{plan}");
+    assert!(plan["why_all"].as_str().unwrap().contains("is unknown"), "{plan}");
     assert_eq!(plan["inodes"], 2 + 3 * 3, "{plan}");
     fs::remove_file(scratch.path().join("part3")).unwrap();
     part("3");

@@ -164,7 +164,7 @@ fn snapshot_that_not_all_volumes_of_a_group_have_takes_no_place_of_one_that_all_
         assert_eq!(shown["snapshots"][1]["missing"], serde_json::json!(["logs"]), "{shown}");
         assert_eq!(shown["deletes"], serde_json::json!([]), "{whole} is all that there is to go back to");
     }
-    // Both go when there is a newer one that all have.
+    // Both are deleted when there is a newer one that all have.
     let newer = snapshot(&source);
     let shown = source.json(&["group", "set", "bank", "--every", "1h", "--keep-last", "1", "-n"]);
     assert_eq!(shown["deletes"], serde_json::json!([whole, partial]), "{newer} stays");
@@ -276,7 +276,7 @@ fn snapshot(source: &Running) -> String {
     source.json(&["snapshot", "create", "--group", "bank"])["name"].as_str().unwrap().to_owned()
 }
 
-/// Writes to both, makes a snapshot of the group, and brings it into both mirrors.
+/// Writes to both, makes a snapshot of the group, and updates both mirrors.
 fn bring(source: &Running, destination: &Running, byte: u8) -> String {
     VOLUMES.iter().for_each(|volume| write(source, volume, byte));
     let made = snapshot(source);

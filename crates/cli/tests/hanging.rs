@@ -81,7 +81,7 @@ fn disk_that_hangs_while_it_is_opened_holds_up_what_it_belongs_to_and_nothing_el
     let is_open = |volume: &str| server.run(&["lun", "list", volume]).status.success();
     let (other, origin, history) = (file("other.img"), file("origin.img"), here("origin.history"));
     let late = std::thread::scope(|scope| {
-        // It opens the volume to find out whether its log is there.
+        // It opens the volume to find out whether its log exists.
         let hangs = scope.spawn(|| server.run(&["volume", "log", "a-slow", "--discard-lost", "--dry-run"]));
         // By now it hangs.
         std::thread::sleep(Duration::from_secs(2));
@@ -101,7 +101,7 @@ fn disk_that_hangs_while_it_is_opened_holds_up_what_it_belongs_to_and_nothing_el
         ];
         let mut late: Vec<String> = Vec::new();
         for command in commands {
-            // Each needs the ones before.
+            // Each needs the earlier ones.
             if late.is_empty() && !server.is_done_in_time(command) {
                 late.push(command.join(" "));
             }
@@ -117,7 +117,7 @@ fn disk_that_hangs_while_it_is_opened_holds_up_what_it_belongs_to_and_nothing_el
         if is_open("a-slow") {
             late.push("nothing hangs".to_owned());
         }
-        // Before any assertion: a stopped server never releases the file system.
+        // Before any assertion: a stopped server cannot end.
         below.server.signal("CONT");
         hangs.join().unwrap();
         late
@@ -151,7 +151,7 @@ fn disk_that_hangs_at_a_start_keeps_what_is_on_it_closed_until_it_answers_and_no
     let said = String::from_utf8_lossy(&status.stdout).into_owned();
     let others = server.run(&["lun", "create", "vol0/lun", "--size", "16M"]).status.success();
     let closed = ["a-slow", "b-copy"].map(|volume| !server.run(&["lun", "list", volume]).status.success());
-    // Before any assertion: a stopped server never releases the file system.
+    // Before any assertion: a stopped server cannot end.
     below.server.signal("CONT");
     assert!(status.status.success() && others, "the others are served: {said}");
     assert_eq!(closed, [true; 2], "{said}");
@@ -188,7 +188,7 @@ fn trace_on_a_disk_that_hangs_holds_up_who_asks_for_it_and_no_session_of_others(
         scope.spawn(move || told.send(other.has_export("v/other")));
         let opened = opened.recv_timeout(PATIENCE / 3);
         let listed = server.is_done_in_time(&["status"]);
-        // Before any assertion: a stopped server never releases the file system.
+        // Before any assertion: a stopped server cannot end.
         below.server.signal("CONT");
         let stopped = stops.join().unwrap();
         assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
@@ -275,7 +275,7 @@ fn export_whose_disk_has_not_finished_a_write_is_not_called_read_only() {
     wait_until("the write has begun", || server.json(&["export", "list"])[0]["totals"]["requests"] == 2);
     let set = ["export", "set", "plain", "--read-only", "true", "--yes"];
     let refused = server.run(&[&set[..], &["--json"]].concat());
-    // Before any assertion: a stopped server never releases the file system.
+    // Before any assertion: a stopped server cannot end.
     below.server.signal("CONT");
     let said = running::refused(&refused, 11, "busy", &set);
     assert!(said.contains("has not finished") && said.contains("nothing else was changed"), "{said}");

@@ -1,5 +1,5 @@
-//! A history is put under a volume that there is, and taken away, from the command line: under
-//! clients, beside mirrors, over kills.
+//! A history is put under an existing volume, and removed, from the command line: under clients,
+//! beside mirrors, over kills.
 
 mod running;
 
@@ -145,7 +145,7 @@ fn server_that_is_killed_while_a_history_goes_has_all_that_was_written() {
         server.restart();
         assert_eq!(content(server.disk("v/db")), before, "round {round}");
         assert!(server.good(&["volume", "check", "v", "--deep"]).contains("sound"));
-        // It went, or it stays and is taken away by the same command.
+        // It was removed, or it stays and the same command removes it.
         if server.json(&["volume", "show", "v"])["history"].is_string() {
             server.good(&["history", "disable", "v", "--yes"]);
             assert_eq!(content(server.disk("v/db")), before, "round {round}");
@@ -323,7 +323,7 @@ fn store_that_was_put_back_older_than_its_disk_keeps_device_and_volume_closed() 
     server.kill();
     server.restart();
     assert_eq!((first_byte(&server, "disk0"), first_byte(&server, "v/db")), (1, 1));
-    // A history that comes after one that went is another.
+    // A history created after a removed one is a different one.
     server.good(&["history", "disable", "v", "--yes"]);
     std::fs::remove_file(&volume_store).unwrap();
     enabled(&server, dir.path(), "checkpointing");
@@ -385,7 +385,7 @@ fn client_that_comes_back_before_a_history_is_gone_has_no_session_with_what_was_
     for round in 1..20 {
         let store = enabled(&server, dir.path(), "logging");
         let mut disk = server.disk("v/db");
-        // One that is not answered may come to nothing.
+        // An unacknowledged write may be lost.
         disk.write(0, &[7; 4096]).unwrap();
         // Before it is closed its data in memory is written, in several batches, each with this
         // delay.

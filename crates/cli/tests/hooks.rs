@@ -143,8 +143,7 @@ fn hooks_run_around_every_snapshot_and_no_longer_than_their_time() {
     let token = source.invite();
     destination.good(&["mirror", "create", "vol0", &token]);
     assert_eq!(lines(&log).len(), 4, "the snapshot of a mirror");
-    // One that fails: no snapshot, and the one after it runs all the same. The setting survives a
-    // restart.
+    // One that fails: no snapshot, and the one after it still runs. The setting survives a restart.
     source.kill();
     source.restart();
     source.good(&["volume", "hooks", "vol0", "--before", "exit 3"]);

@@ -35,7 +35,7 @@ impl Mounted {
         let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let mut mounted = Self { process, address: Address::Unix(socket.clone()) };
         let deadline = Instant::now() + PATIENCE;
-        // The socket is there a moment before it takes connections.
+        // The socket exists a moment before it accepts connections.
         while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             assert!(mounted.process.try_wait().unwrap().is_none() && Instant::now() < deadline, "no mount");
             std::thread::sleep(std::time::Duration::from_millis(5));
@@ -386,7 +386,7 @@ fn killed_dump_leaves_no_whole_file_and_killed_restore_no_volume() {
     restore.wait().unwrap();
     server.restart();
     assert_eq!(server.json(&["volume", "list"]).as_array().unwrap().len(), 1);
-    // It starts over, on the same device; after a while there would be something to go on with.
+    // It starts over, on the same device; after a while there would be something to resume.
     server.good(&["image", "restore", "w", &path(dir.path(), "whole"), "--device", &device, "--anew"]);
     assert!(server.good(&["volume", "check", "w", "--deep"]).contains("sound"));
 }
@@ -506,7 +506,7 @@ fn dump_to_standard_output_begins_where_that_is() {
     let (dump, rest) = bytes.split_at(dump.len());
     verified(dir.path(), dump);
     assert!(rest == [0xee; 1000], "{} bytes behind the dump", rest.len());
-    // One that does, as with `>`, has emptied it before.
+    // One that does, as with `>`, has truncated it before.
     dump_into(&server, "v@s", &std::fs::File::create(&longer).unwrap());
     verified(dir.path(), &std::fs::read(&longer).unwrap());
 }

@@ -73,9 +73,9 @@ fn initiator_recovers_from_a_killed_server_and_flushed_data_is_there() {
     assert!(text(&info).contains("64 MiB"), "{}", text(&info));
 }
 
-/// The data that an initiator reads from a LUN after it has written without a flush, lost the
-/// server to a kill, logged in to the next one, and flushed. (Here it is another process, to which
-/// the server has the same obligation: qemu-io does not reconnect.)
+/// The data that an initiator reads after a kill of the server. It has written to a LUN without a
+/// flush, logged in to the next server, and flushed. (Here it is another process, to which the
+/// server has the same obligation: qemu-io does not reconnect.)
 fn after_a_kill_under_the_initiator(write_cache: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Running::start(dir.path(), "d");

@@ -312,7 +312,7 @@ fn mirrors_that_follow_each_other_say_so_until_one_has_a_source_again() {
         ring[0].kill();
         ring[0].restart();
         told(&ring[1], &["mirror", "update", "vol0"]);
-        // From there on they follow one that takes writes.
+        // From there on they follow a writable one.
         ring[0].good(&["mirror", "repoint", "vol0", &first.invite()]);
         write(&first, 1 << 20, members as u8, 64 << 10);
         for mirror in &ring[..members] {
@@ -485,7 +485,7 @@ fn connections_on_which_nobody_says_who_he_is_keep_no_mirror_out_for_long() {
     let destination = Running::start_with(dir.path(), "destination", &["--mirror", "off"]);
     let address = source.json(&["status"])["mirror"].as_str().unwrap().to_owned();
     let token = source.invite();
-    // As many as there are places. The beginning of TLS, and of a record that is long in coming.
+    // As many as the budget allows. The beginning of TLS, and of a record that arrives slowly.
     let slow: Vec<TcpStream> = (0..256).map(|_| TcpStream::connect(&address).unwrap()).collect();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {

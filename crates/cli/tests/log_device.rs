@@ -76,7 +76,7 @@ fn flushed_writes_are_on_the_log_device_after_a_kill_and_nowhere_without_it() {
     server.restart();
     let problem = server.json(&["status"])["problems"][0].to_string();
     assert!(problem.contains("no intent log"), "{problem}");
-    // It is opened when the right one is there, without a restart.
+    // It is opened when the right one is back, without a restart.
     std::fs::rename(&away, &log).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     while server.json(&["volume", "show", "v"])["role"] == "unavailable" {

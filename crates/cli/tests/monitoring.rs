@@ -1,5 +1,5 @@
-//! The dashboard and the alert rules of the repository: every metric that they name is one that
-//! servers give, with the labels that they ask for.
+//! The dashboard and the alert rules of the repository: servers export every metric that they name,
+//! with the labels that they use.
 
 mod running;
 

@@ -201,7 +201,7 @@ fn files_live_in_a_mount_and_snapshots_show_them_as_they_were() {
     let copy = scratch.path().join("copy");
     fs::create_dir(&copy).unwrap();
     fill(&copy);
-    // Times are of two moments; everything else is as the machine's own file system has it.
+    // Times differ; everything else is as in the machine's own file system.
     let strip = |path: &Path| -> Vec<(PathBuf, String)> {
         let without =
             |told: String| told.split(' ').filter(|part| !part.contains('.')).collect::<Vec<_>>().join(" ");
@@ -725,7 +725,7 @@ fn killed_server_leaves_errors_and_comes_back_with_what_was_synced() {
     assert!(fs::read_dir(&mounted.point).unwrap().next().is_none());
     mounted.server.restart();
     assert_eq!(mounted.read("last"), "not synced, but in order");
-    // Taken away by the system's own programs it is forgotten.
+    // Removed by the system's own programs it is forgotten.
     rustix::mount::unmount(&mounted.point, rustix::mount::UnmountFlags::empty()).unwrap();
     wait_until("a mount that is gone is listed", || {
         mounted.server.json(&["mount", "list"]).as_array().unwrap().is_empty()
@@ -948,7 +948,7 @@ fn dump_and_increments(kept: bool) {
         assert_eq!((&plan["inodes"], &since["inodes"]), (&3.into(), &3.into()), "{plan} {since}");
         let exact = mounted.server.json(&["dump", "-n", "-1", "vol0@level0"]);
         assert_eq!(exact["inodes"], 1, "the snapshot of the lower dump itself: {exact}");
-        // Without it everything is looked at.
+        // Without it everything is checked.
         mounted.server.good(&["snapshot", "delete", "vol0@level0", "--yes"]);
         assert!(mounted.server.json(&["dump", "-n", "-1", "vol0@level1"])["inodes"].as_u64() > Some(1));
         return;
@@ -1241,7 +1241,8 @@ fn mounts_of_a_group_show_one_instant_and_take_writes_once_all_of_it_is_failed_o
     assert_eq!(changed(), "changed   /file\n");
     wait_until("the mounts stay behind", || read() == ["two", "two"]);
 
-    // Nothing in common: nothing is mounted, and the mounts come when there is something to show.
+    // Nothing in common: nothing is mounted, and the mounts are made when there is an image to
+    // show.
     let path = destination.data.join("groups.json");
     let groups = |destination: &mut Running, change: &dyn Fn(&mut serde_json::Value)| {
         destination.kill();

@@ -38,7 +38,7 @@ impl Folder {
         self.dump_in(None, level, since, date)
     }
 
-    /// The same in volumes of so many records.
+    /// The same in volumes of this many records.
     fn dump_in(&mut self, volume_records: Option<u64>, level: u32, since: u32, date: u32) -> Vec<u8> {
         self.paths.clear();
         let mut waiting = vec![self.root.clone()];
@@ -395,7 +395,7 @@ fn files_whose_directory_is_lost_are_told_and_come_out_by_their_numbers() {
     text(restore("-xf", &dump, &one, &[&format!("lost+found/{seventh}")]));
     assert_eq!(std::fs::read(one.join(format!("lost+found/{seventh}"))).unwrap(), b"7");
 
-    // Without the root all the rest is there.
+    // Without the root all the rest is restored.
     lose(ROOT);
     let refused = restore("-rf", &dump, &fresh("no root"), &["--json"]);
     assert_eq!(code(&refused), Some(27), "{refused:?}");
@@ -1513,8 +1513,8 @@ fn forged_map_of_a_dump_takes_no_memory() {
     limited("-tf", &[]);
 }
 
-/// A file system, or a user, may have a limit for the size of files: one that is larger costs no
-/// other.
+/// A file system, or a user, may have a limit for the size of files: a larger file does not affect
+/// others.
 #[test]
 fn file_that_is_too_large_here_costs_itself_and_is_no_fault_of_the_dump() {
     let (scratch, from, to) = scene();
@@ -1539,8 +1539,8 @@ fn file_that_is_too_large_here_costs_itself_and_is_no_fault_of_the_dump() {
     }
 }
 
-/// A dump that this user may not read is there all the same: a script that goes by the code does
-/// not look for it elsewhere.
+/// A dump that this user may not read still exists: the exit code must not make a script search
+/// elsewhere.
 #[test]
 fn dump_that_may_not_be_read_is_not_told_as_one_that_is_not_there() {
     let Some(program) = program_of_nobody() else { return };

@@ -1,5 +1,5 @@
-//! Image dumps that are cut, by a kill of the server or of the client, Ctrl-C and a full disk: they
-//! go on where they were, or are given up.
+//! Image dumps that are interrupted, by a kill of the server or of the client, Ctrl-C and a full
+//! disk: they are resumed, or given up.
 
 mod running;
 
@@ -29,7 +29,7 @@ fn filled(file: &Path) -> u64 {
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1)
 }
 
-/// A dump that takes its time, as its volume is slow, and has written so many bytes of that file.
+/// A slow dump, as its volume is slow, that has written this many bytes of that file.
 fn begun(server: &Running, arguments: &[&str], file: &str, bytes: u64) -> Child {
     server.good(&["volume", "rehearse", "v", "--delay", "250ms", "--yes"]);
     let mut command = cairn();
@@ -269,7 +269,7 @@ fn parts_are_found_under_either_name_and_counted_once_confirmed() {
     assert_eq!(content(server.disk("w/db")), content(server.disk("v/db")));
 }
 
-/// The words that go on, in these files.
+/// The command that resumes, with these files.
 fn resume<'a>(to: &[&'a str]) -> Vec<&'a str> {
     [&["image", "dump", "v", "--resume", "--to"], to].concat()
 }
@@ -285,7 +285,7 @@ fn parts_that_were_moved_changed_or_mixed_up_are_told_apart() {
     server.kill();
     dump.wait().unwrap();
     server.restart();
-    // A disk that is not mounted, say: nothing is begun somewhere else.
+    // For example, a disk that is not mounted: no dump is begun elsewhere.
     let elsewhere = dir.path().join("elsewhere");
     std::fs::create_dir(&elsewhere).unwrap();
     let moved = [path(&elsewhere, "x"), path(&elsewhere, "y")];
@@ -301,7 +301,7 @@ fn parts_that_were_moved_changed_or_mixed_up_are_told_apart() {
         assert!(said.contains("pipe"), "{said}");
     }
     server.bad(2, "usage", &resume(&[&moved[1], &moved[0]]));
-    // Something else in its place stays as it is.
+    // Another file in its place is not changed.
     let mut kept = std::fs::read(partial(&moved[1])).unwrap();
     kept.truncate(filled(&partial(&moved[1])) as usize);
     std::fs::write(partial(&moved[1]), vec![b'x'; 9000]).unwrap();

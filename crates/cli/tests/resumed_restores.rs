@@ -1,5 +1,5 @@
-//! Image restores that are cut, by a kill of the server or of the client, Ctrl-C, a damaged file
-//! and a pipe that ends: they go on where they were, or are given up.
+//! Image restores that are interrupted, by a kill of the server or of the client, Ctrl-C, a damaged
+//! file and a pipe that ends: they are resumed, or given up.
 
 mod running;
 
@@ -46,7 +46,7 @@ fn noted_blocks(server: &Running) -> u64 {
     notes(server)["blocks"].as_u64().unwrap_or(0)
 }
 
-/// Feeds it bit by bit until it has noted more than so many blocks.
+/// Feeds it bit by bit until it has noted more than this many blocks.
 fn feed_until_noted(server: &Running, feed: &mut ChildStdin, dump: &[u8], blocks: u64) {
     for piece in dump.chunks(65_536) {
         feed.write_all(piece).unwrap();
@@ -63,7 +63,7 @@ fn problems(server: &Running) -> String {
     server.json(&["status"])["problems"].to_string()
 }
 
-/// The words that go on, with these files.
+/// The command that resumes, with these files.
 fn resume<'a>(files: &[&'a str]) -> Vec<&'a str> {
     [&["image", "restore", "w", "--resume"], files].concat()
 }
@@ -222,8 +222,8 @@ fn restore_from_a_damaged_file_goes_on_with_a_sound_one_and_not_with_another_dum
 
     let said = server.bad(2, "usage", &resume(&[&other]));
     assert!(said.contains("these are not the dumps"), "{said}");
-    // The device is not there, is another one or was emptied, was cut off: the progress is kept for
-    // the right one.
+    // The device is missing, is another one, was cleared, or was truncated: the progress is kept
+    // for the right one.
     std::fs::rename(&device, &kept).unwrap();
     server.bad(10, "not-found", &resume(&[&sound]));
     disk(&device);

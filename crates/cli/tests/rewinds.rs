@@ -366,7 +366,7 @@ fn mirror_is_rewound_away_from_a_mistake_that_it_has_copied_and_goes_on_right() 
     destination.restart();
     assert_eq!(read(&destination, "vol0/db"), 3, "it stays there");
     destination.bad(11, "busy", &["mirror", "update", "vol0"]);
-    // The mistake is looked at once more, and left again.
+    // The mistake is made visible once more, and reverted again.
     let undo = rewound["undo"].as_str().unwrap();
     destination.good(&["mirror", "rewind", "vol0", "--mark", undo, "--yes"]);
     assert!(!destination.has_export("vol0/db"));
@@ -540,7 +540,7 @@ fn fill_up(server: &Running) {
     }
 }
 
-/// Writes more than there is room for, of `2`, which is answered and not flushed.
+/// Writes more than there is room for, of `2`, which is acknowledged and not flushed.
 fn overfill(server: &Running) {
     server.disk("vol0/db").write(64 << 20, &vec![2; 5 * MIB]).unwrap();
 }

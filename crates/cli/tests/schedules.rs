@@ -206,7 +206,7 @@ fn disk_that_hangs_while_it_is_opened_holds_up_no_schedule() {
     }
     let made = names(&server, "often").len();
     let is_closed = !server.run(&["lun", "list", "slow"]).status.success();
-    // Before any assertion: a stopped server never releases the file system.
+    // Before any assertion: a stopped server cannot end.
     below.signal("CONT");
     assert!(made >= 2 && is_closed, "{made} snapshots were made beside it");
     running::wait_until("it is open again", || server.run(&["lun", "list", "slow"]).status.success());

@@ -188,7 +188,7 @@ fn changed_blocks_are_told_since_every_snapshot_over_nbd_and_http() {
 #[test]
 fn memory_of_many_sessions_has_a_bound_and_is_given_back() {
     const SESSIONS: u64 = 150;
-    /// The cache, data on its way, the sessions, and everything else.
+    /// The cache, data in flight, the sessions, and everything else.
     const BOUND_MIB: u64 = 64 + 64 + SESSIONS / 2 + 48;
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start_with(dir.path(), "d", &["--mirror", "off", "--cache", "64M"]);

@@ -1,4 +1,4 @@
-//! Adopted devices: a disk or an image that stays where it is, with a history beside it, under its
+//! Adopted devices: a disk or an image that stays in its place, with a history beside it, under its
 //! name in the exports.
 //!
 //! `DIR/devices/NAME.json` records the places of both, and the exported views and clones; it is
@@ -143,7 +143,7 @@ impl Devices {
         }
         let Some(document) = document else { return Ok(false) };
         if document.adopting {
-            tracing::warn!(device = name, "its adoption had not come to its end; run the same command again");
+            tracing::warn!(device = name, "its adoption was not completed; run the same command again");
             return self.take_back(name, &document).map(|()| false);
         }
         match state::load::<DeviceDocument>(&state::previous(&path)) {
@@ -218,7 +218,7 @@ impl Devices {
         !self.entries.read().contains_key(name)
     }
 
-    /// Where it is noted how far the history of a device has come.
+    /// The path of the saved position of a device's history.
     fn seen_path(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.seen"))
     }

@@ -46,7 +46,7 @@ pub enum ServerError {
     Invalid {
         /// The fault, as a sentence.
         fault: &'static str,
-        /// What to do.
+        /// The remedy.
         next: &'static str,
     },
     /// A size does not fit the present state.
@@ -54,7 +54,7 @@ pub enum ServerError {
     WrongSize {
         /// The fault, as a sentence.
         fault: &'static str,
-        /// What to do.
+        /// The remedy.
         next: &'static str,
     },
     /// A size that no volume has.
@@ -63,7 +63,7 @@ pub enum ServerError {
         /// As given.
         bytes: u64,
     },
-    /// A path that would name another file where the server is started next.
+    /// A path that would name another file if the server is started in another folder.
     #[error("{what} is not absolute")]
     NotAbsolute {
         /// The path.
@@ -98,7 +98,7 @@ pub enum ServerError {
     /// The operating system refused a path.
     #[error("cannot {action} {}: {source}", path.display())]
     Path {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// Where.
         path: PathBuf,

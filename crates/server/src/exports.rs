@@ -2,9 +2,9 @@
 //! `VOLUME@VIEW/LUN` for the past; `DEVICE` and `DEVICE@VIEW` of an adopted device.
 //!
 //! On the destination of a mirror `VOLUME/LUN` is the newest image at the time of connecting, and
-//! it stays that image for the whole session, however many newer ones arrive: a file system that is
-//! mounted from it never sees its disk change. A client gets a newer image by reconnecting. The
-//! mirrors of a group are shown together: as of one snapshot of the group.
+//! stays so for the whole session even if newer images arrive. A file system that is mounted from
+//! it never sees its disk change. A client gets a newer image by reconnecting. The mirrors of a
+//! group are shown together: as of one snapshot of the group.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -155,7 +155,7 @@ impl ExportTable {
     pub(crate) fn open_named(&self, name: &str, adopter: Option<&str>) -> Result<Export, OpenExportError> {
         let unknown = || OpenExportError::Unknown { name: name.to_owned() };
         if let Err(error) = self.access.check_known() {
-            tracing::warn!(export = name, %error, "nobody is let in while it is not known who may be");
+            tracing::warn!(export = name, %error, "every client is refused while access settings are unknown");
             return Err(OpenExportError::Failed { name: name.to_owned(), source: DeviceError::OutOfService });
         }
         // A write that went to an adopted LUN itself would be missing in the history.
@@ -198,7 +198,7 @@ impl ExportTable {
                 Ok(Export { read_only: export.read_only || self.devices.is_history(name), ..export })
             }
             Err(error) => {
-                tracing::warn!(export = name, %error, next = error.next(), "there is nothing to connect to");
+                tracing::warn!(export = name, %error, next = error.next(), "there is no export to connect to");
                 Err(Refusal::Failed(DeviceError::OutOfService))
             }
         }

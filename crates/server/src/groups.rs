@@ -125,8 +125,8 @@ pub(crate) struct Groups {
     clock: Arc<dyn Clock>,
     groups: Mutex<Vec<Group>>,
     memory: Mutex<Memory>,
-    /// The last times that snapshots were named by, in milliseconds since 1970, and the order in
-    /// which they were given.
+    /// The last times in names of snapshots, in milliseconds since 1970, in the order of
+    /// assignment.
     named_ms: Mutex<VecDeque<u64>>,
 }
 
@@ -162,7 +162,7 @@ impl Groups {
         if unread.is_none()
             && let Err(error) = self.mark(unfinished(&groups))
         {
-            tracing::warn!(%error, "which volumes are being failed over together is not written down");
+            tracing::warn!(%error, "could not save the list of volumes in a group failover");
         }
         *self.unread.lock() = unread;
         drop(groups);
@@ -185,7 +185,7 @@ impl Groups {
         state::save(&self.path, &GroupsDocument { groups: groups.to_vec() })?;
         if let Err(error) = self.mark(after) {
             // While the groups are known, these entries block no client.
-            tracing::warn!(%error, "that a failover of a group is over is not written down beside it");
+            tracing::warn!(%error, "could not save the end of a group failover");
         }
         Ok(())
     }
@@ -242,8 +242,8 @@ impl Groups {
         if open.volume.snapshots().iter().any(is_of_group) { unread } else { Ok(()) }
     }
 
-    /// The name of the next snapshot of a group, and its time: never one that was given before,
-    /// whatever the clock does.
+    /// The name of the next snapshot of a group, and its time: never one that was used before, even
+    /// if the clock changes.
     pub(crate) fn name_snapshot(&self, group: &str) -> (String, u64) {
         let now_ms = self.clock.now().0 / 1_000_000;
         let named_at = |at_ms: u64| {
@@ -265,8 +265,7 @@ impl Groups {
         (named_at(at_ms), at_ms)
     }
 
-    /// Refuses unless there is a group of that name, of just these volumes, which is not on its way
-    /// to take writes.
+    /// Refuses unless a group of that name has exactly these volumes, and is not in a failover.
     pub(crate) fn check_whole(&self, name: &str, volumes: &[&str]) -> Result<(), ServerError> {
         let group = self.get(name)?;
         let own: BTreeSet<&str> = group.volumes.iter().map(String::as_str).collect();
@@ -298,7 +297,7 @@ impl Groups {
         let Some(group) = groups.iter_mut().find(|group| group.name == name) else { return };
         (group.last_ms, group.problem, group.put_back_ms) = (Some(at_ms), problem, None);
         if let Err(error) = self.check_known().and_then(|()| self.save(&groups)) {
-            tracing::warn!(group = name, %error, "the last run of a group was not written down");
+            tracing::warn!(group = name, %error, "could not save the last run of a group");
         }
     }
 
@@ -309,11 +308,11 @@ impl Groups {
         let mut changed = false;
         for group in groups.iter_mut().filter_map(|group| group.see_clock(now_ms).then_some(group)) {
             let by = put_back(group.put_back_ms);
-            tracing::warn!(group = group.name, by, "the clock was put back: a schedule counts from now");
+            tracing::warn!(group = group.name, by, "the clock was set back: a schedule counts from now");
             changed = true;
         }
         if changed && let Err(error) = self.check_known().and_then(|()| self.save(&groups)) {
-            tracing::warn!(%error, "that schedules of groups count from now was not written down");
+            tracing::warn!(%error, "could not save that schedules of groups count from now");
         }
     }
 
@@ -397,7 +396,7 @@ impl Group {
     }
 }
 
-/// A member that is there.
+/// An existing member.
 struct Member {
     open: Arc<OpenVolume>,
     snapshots: Vec<Snapshot>,

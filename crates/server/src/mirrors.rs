@@ -111,7 +111,7 @@ pub(crate) struct Mirrors {
     /// Listens for mirrors where a source can reach this server; unset if the owner has configured
     /// an address.
     opens: OnceLock<Opens>,
-    /// Where that is so far.
+    /// The addresses opened so far.
     opened: Mutex<Vec<SocketAddr>>,
     /// Volumes that their mirrors may take over.
     consents: Consents,
@@ -324,7 +324,7 @@ impl Mirrors {
                 let put_back = now_ms < looked_ms;
                 if put_back {
                     let by_ms = looked_ms - now_ms;
-                    tracing::warn!(by_ms, "the clock was put back: mirrors are planned from now");
+                    tracing::warn!(by_ms, "the clock was set back: mirrors are planned from now");
                 }
                 looked_ms = now_ms;
                 for relation in mirrors.all() {
@@ -385,7 +385,7 @@ impl Mirrors {
         self.all().iter().for_each(|relation| self.save_locks(relation));
     }
 
-    /// Begins an update, over a connection that is there already or a new one.
+    /// Begins an update, over an existing connection or a new one.
     fn begin(
         self: &Arc<Self>,
         relation: &Arc<Relation>,
@@ -442,7 +442,7 @@ impl Mirrors {
         started
     }
 
-    /// The stream to the source for an update, by which an abort can cut it off.
+    /// The stream to the source for an update, which an abort can shut down.
     fn reach(
         &self,
         relation: &Relation,
@@ -468,7 +468,7 @@ impl Mirrors {
         Ok(stream)
     }
 
-    /// Brings one image.
+    /// Transfers one image.
     fn update(
         &self,
         relation: &Relation,
@@ -570,7 +570,7 @@ impl Mirrors {
     fn ask_for_lag(self: &Arc<Self>, relation: &Arc<Relation>) {
         let now = self.clock.monotonic();
         let heard = relation.destination.silence();
-        // Looked at before `live` is locked: it takes the document.
+        // Checked before `live` is locked: it locks the document.
         let nobody = relation.is_failed_over() || relation.refuse_without_source().is_err();
         {
             let mut live = relation.live.lock();
@@ -607,7 +607,7 @@ impl Mirrors {
                     })
                 });
             if let Err(error) = &asked {
-                tracing::debug!(mirror = mine.name, %error, "the source does not say how far behind the mirror is");
+                tracing::debug!(mirror = mine.name, %error, "the source does not report the lag of the mirror");
             }
             let mut live = mine.live.lock();
             live.unanswered = asked.err().map(|error| error.body());
@@ -653,7 +653,7 @@ impl Mirrors {
         document.heard(&relation.destination);
         document.last = live.transfer.clone().or(document.last.take());
         if let Err(error) = relation.save_known(&document) {
-            tracing::warn!(mirror = relation.name, %error, "what is known of the last update was not written down");
+            tracing::warn!(mirror = relation.name, %error, "could not save the state of the last update");
         }
     }
 }

@@ -43,7 +43,7 @@ const LABEL_MAX: usize = 40;
 const RESERVED: [&str; 3] = ["image", "dump", "group"];
 /// Runs of one simulation at most.
 const SIMULATED_MAX: u64 = 200_000;
-/// Seconds of which one is free for the name of a snapshot, or it fails.
+/// Seconds tried for a free name of a snapshot, before it fails.
 const NAMES_TRIED: u64 = 60;
 const TIME_FORMAT: &str = "%Y-%m-%dT%H-%M-%SZ";
 
@@ -135,12 +135,12 @@ impl Schedules {
                 volume,
                 label = plan.label,
                 by,
-                "the clock was put back: a schedule counts from now"
+                "the clock was set back: a schedule counts from now"
             );
             changed = true;
         }
         if changed && let Err(error) = self.check_read().and_then(|()| self.save(&plans)) {
-            tracing::warn!(volume, %error, "that schedules count from now was not written down");
+            tracing::warn!(volume, %error, "could not save that schedules count from now");
         }
     }
 }

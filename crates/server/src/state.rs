@@ -46,7 +46,7 @@ pub(crate) struct Unread {
 impl Unread {
     /// Records and logs the error.
     pub(crate) fn new(path: &Path, error: &ServerError) -> Self {
-        tracing::error!(%error, "a state file can't be read; it is left as it is, and what it belongs to stays out of harm");
+        tracing::error!(%error, "cannot read a state file; it is not changed, and the part that owns it stays out of service");
         Self { path: path.to_owned(), reason: error.to_string() }
     }
 
@@ -88,9 +88,10 @@ pub(crate) fn save<T: Serialize + DeserializeOwned>(path: &Path, body: &T) -> Re
 /// generations are updated (`volume.json`). The volume itself overrides `mirror.json` (its role,
 /// its image, and the check of the source). `followers.json` is rebuilt when mirrors reconnect.
 /// `drill.json`, `views.json` and `mounts.json` concern only readers, and `buckets.json` names
-/// places. It is not kept if an older one would undo a removal: revoked peers and rights, released
-/// reservations, used consents of an owner, stricter retention rules, dates of dumps that a
-/// rollback has invalidated, and a completed failover of a group, which would be resumed.
+/// places. It is not kept if an older one would undo a removal. Examples are revoked peers and
+/// rights, released reservations, used consents of an owner, stricter retention rules, and dates of
+/// dumps that a rollback has invalidated. Another is a completed failover of a group, which would
+/// be resumed.
 fn keeps_previous(path: &Path) -> bool {
     const KEPT: [&str; 7] = [
         "volume.json",
@@ -105,7 +106,7 @@ fn keeps_previous(path: &Path) -> bool {
     is_device || path.file_name().is_some_and(|name| KEPT.iter().any(|kept| name == *kept))
 }
 
-/// Where the previous generation of a document is.
+/// The path of the previous generation of a document.
 pub(crate) fn previous(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".old");
@@ -154,7 +155,7 @@ pub(crate) fn renew_copy(path: &Path) {
         return;
     }
     if let Err(error) = write_beside(&old, &text) {
-        tracing::warn!(path = %old.display(), %error, "a state file has no copy beside it that says the same");
+        tracing::warn!(path = %old.display(), %error, "a state file has no equal copy beside it");
     }
 }
 

@@ -165,7 +165,7 @@ impl Volumes {
         }
     }
 
-    /// Whether there is a volume of that name with a history under it, also one that is not open.
+    /// Whether a volume of that name has a history under it, even if it is not open.
     pub(crate) fn has_history(&self, name: &str) -> bool {
         self.places(name).is_some_and(|document| document.history.is_some())
     }

@@ -41,14 +41,14 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// A dump of at most so many bytes in so many parts. With `locked` each object is locked too.
+    /// A dump of at most `bytes` in `parts` parts. With `locked` each object is locked too.
     pub fn of_dump(bytes: u64, parts: u32, on_another: bool, locked: bool) -> Self {
         let parts = u64::from(parts);
         let pieces = bytes.div_ceil(parts.max(1)).div_ceil(PIECE_BYTES as u64).max(1) * parts;
         let objects = 2 * parts + 1;
         // To begin, finish, and put a skeleton; then `begun` and the index.
         let puts = pieces + 3 * parts + 2;
-        // A look at each part, and at the dump below.
+        // One check of each part, and of the dump below.
         let gets = parts + if on_another { 3 } else { 0 };
         let locks = if locked { parts + 1 } else { 0 };
         Self {

@@ -93,7 +93,7 @@ impl Part {
         }
     }
 
-    /// Bytes of the part, as many as there are up to the end.
+    /// Bytes of the part, at most up to the end.
     fn get(&self, at: u64, count: usize, cancel: &AtomicBool) -> io::Result<Bytes> {
         let count = usize::try_from(self.length.saturating_sub(at)).unwrap_or(count).min(count);
         if count == 0 {
@@ -101,7 +101,7 @@ impl Part {
         }
         let bytes = self.store.get(&self.name, at, count, cancel).map_err(failed)?;
         if bytes.len() < count {
-            // An index that promises more than there is, or an object that was cut.
+            // An index past the end of the data, or a truncated object.
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
                 "the object is shorter than its index says",

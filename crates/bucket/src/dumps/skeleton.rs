@@ -16,8 +16,7 @@ const ENTRY_HEAD: usize = 12;
 /// Bytes of one chunk in the directory.
 const DIRECTORY_ENTRY: usize = 24;
 const MAGIC: [u8; 8] = *b"CAIRNSK1";
-/// Bytes of the foot: magic, count of chunks, where the directory begins, checksum of the
-/// directory.
+/// Bytes of the foot: magic, count of chunks, offset of the directory, checksum of the directory.
 pub(super) const FOOT_BYTES: usize = 40;
 /// Chunks of a skeleton. A longer one is not written: 64 GiB of heads belong to 800 TiB of blocks.
 const CHUNKS_MAX: usize = 1 << 16;

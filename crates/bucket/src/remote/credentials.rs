@@ -50,7 +50,7 @@ pub struct Key {
     pub id: String,
     /// Its secret.
     pub secret: Secret,
-    /// The token of a session, where the key is a temporary one.
+    /// The token of a session, if the key is temporary.
     pub token: Option<Secret>,
 }
 

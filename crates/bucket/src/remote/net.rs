@@ -1,4 +1,4 @@
-//! The runtime below remote stores, and the HTTP client with a look at every answer.
+//! The runtime below remote stores, and the HTTP client with a record of every answer.
 //!
 //! The library does not expose all of an answer (`Retry-After`, the date of a lock, the code of an
 //! error). [`Service`] therefore notes it in a [`Trail`] of the call's task.
@@ -44,7 +44,7 @@ pub struct Net {
     runtime: Option<tokio::runtime::Runtime>,
 }
 
-/// How long a call may take that moves so many bytes.
+/// Time limit of a call that moves this many bytes.
 pub(super) fn time_for(bytes: usize) -> Duration {
     CALL_TIME_MAX + Duration::from_secs(bytes as u64 / SLOWEST_BYTES_PER_SECOND)
 }

@@ -28,7 +28,7 @@ fn faults(rng: &mut Rng) -> Faults {
 /// The state of a name in the model.
 #[derive(Debug, Clone, PartialEq)]
 enum Known {
-    /// It is there.
+    /// It exists.
     There(Bytes),
     /// It was never created, or it is deleted with no call in progress.
     Gone,

@@ -49,7 +49,7 @@ struct Open {
     names: Names,
     /// The directories that the dump has.
     directories: BTreeMap<u32, (Inode, Vec<Attribute>)>,
-    /// Those of them of which something is damaged: there may be more names in them.
+    /// The damaged ones among them: they may have more names.
     hurt: HashSet<u32>,
     /// Names that belong to another file in their directories already: the number of the directory,
     /// and the skipped entry.
@@ -378,7 +378,7 @@ impl Open {
         let mut ways: BTreeSet<&[u8]> = BTreeSet::new();
         for (path, _) in chosen {
             let ends = path.iter().enumerate().rev().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
-            // Those above one that is known are known.
+            // The parents of a known directory are known.
             ends.map(|end| &path[..end])
                 .take_while(|way| !own.contains(way) && ways.insert(way))
                 .for_each(drop);
@@ -504,7 +504,7 @@ impl Open {
         if self.say(lines, output) { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
     }
 
-    /// The same; true when there is nothing to say.
+    /// The same; true if there are no problems.
     fn say(&self, lines: Vec<String>, output: Output) -> bool {
         if output.json {
             print_line(&serde_json::json!({ "message_type": "troubles", "troubles": lines }).to_string());

@@ -150,7 +150,7 @@ impl Running {
         self.kill_and_go_on().join().unwrap()
     }
 
-    /// Whether a command has done it by then. One that is late is ended.
+    /// Whether a command succeeds in time. A late one is killed.
     pub fn is_done_in_time(&self, arguments: &[&str]) -> bool {
         let mut command = self.command();
         command.args(arguments).arg("--data").arg(&self.data).stdout(Stdio::null()).stderr(Stdio::null());

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::Running;
 
-/// Writes so many bytes, durably.
+/// Writes this many bytes, durably.
 pub fn write(server: &Running, offset: u64, byte: u8, length: usize) {
     let mut disk = server.disk("vol0/db");
     disk.write(offset, &vec![byte; length]).unwrap();

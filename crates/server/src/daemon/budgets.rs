@@ -8,9 +8,9 @@
 use cairn_frontend_session::limits::{HANDSHAKES_MAX, SESSIONS_MAX};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// A quarter of the limit is for everything but connections; the rest is in so many parts: sessions
-/// of four kinds and half as many handshakes of three, mirrors with two descriptors each, and the
-/// API.
+/// A quarter of the limit is for everything but connections; the rest is divided into this many
+/// parts: sessions of four kinds and half as many handshakes of three, mirrors with two descriptors
+/// each, and the API.
 const PARTS: u64 = 18;
 /// The least.
 const SESSIONS_MIN: usize = 8;
@@ -38,7 +38,7 @@ impl Budgets {
         let before = getrlimit(Resource::Nofile);
         let raised = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, ..before });
         if let Err(error) = raised {
-            tracing::warn!(%error, "the limit of open files can't be raised");
+            tracing::warn!(%error, "cannot raise the limit of open files");
         }
         let files = getrlimit(Resource::Nofile).current;
         let budgets = Self::of(files);

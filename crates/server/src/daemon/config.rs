@@ -83,7 +83,7 @@ impl Settings {
         })
     }
 
-    /// These settings where they say something, else those of `below`.
+    /// These settings, with those of `below` for missing ones.
     pub fn over(self, below: Settings) -> Settings {
         Settings {
             data: self.data.or(below.data),

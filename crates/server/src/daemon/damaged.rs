@@ -33,7 +33,7 @@ use crate::{buckets, devices, groups, mirrors, names, peers, schedules, state, v
 
 mod commands;
 
-/// Where the files of a kind are.
+/// The places of the files of a kind.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// `DIR/FILE`.
@@ -62,7 +62,7 @@ fn check<T: DeserializeOwned>(path: &Path) -> Result<(), ServerError> {
     state::load::<T>(path).map(drop)
 }
 
-/// Reads one that has to be there.
+/// Reads a file that must exist.
 fn check_present<T: DeserializeOwned>(path: &Path) -> Result<(), ServerError> {
     state::load::<T>(path)?
         .map(drop)
@@ -247,7 +247,7 @@ const DATES: Kind = kind(
     "the dates of its BSD dumps: the next one is of level 0",
 );
 
-/// One that can't be read.
+/// An unreadable file.
 struct UnreadFile {
     kind: &'static Kind,
     path: PathBuf,
@@ -322,7 +322,7 @@ fn survey(dir: &Path) -> Vec<UnreadFile> {
     let mut look = |kind: &'static Kind, path: PathBuf, name: Option<&String>| {
         if let Err(error) = (kind.check)(&path) {
             let error = match error {
-                // A folder in its place, or one that may not be read.
+                // A folder in its place, or a file without read permission.
                 ServerError::Path { .. } => ServerError::Daemon(DaemonError::StateUnread {
                     path: path.clone(),
                     reason: error.to_string(),

@@ -22,7 +22,7 @@ pub(crate) fn tell(state: &str) {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
         && let Err(error) = send(&socket, state)
     {
-        tracing::warn!(%error, state, "the service manager could not be told");
+        tracing::warn!(%error, state, "could not notify the service manager");
     }
 }
 

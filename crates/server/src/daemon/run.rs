@@ -138,8 +138,8 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     outcome.map_err(ServerError::path("answer on", &control_path))
 }
 
-/// Where the server listens. The ports come first: it is known at once whether the server can
-/// start, before any volume is opened.
+/// Where the server listens. The ports come first: so a failure to start is known before any volume
+/// is opened.
 struct Listeners {
     control: (UnixListener, PathBuf),
     handover: (UnixListener, PathBuf),

@@ -3,8 +3,8 @@
 //!
 //! The server is *alive* if it answers as a user of the server would expect, to the same requests:
 //!
-//! - the command interface answers `GET /v1/status` on the control socket, which looks at every
-//!   volume, mirror, device and state file, and so takes nearly all locks there are;
+//! - the command interface answers `GET /v1/status` on the control socket, which reads every
+//!   volume, mirror, device and state file, and so takes nearly all locks;
 //! - NBD accepts a connection on the socket in the data directory, and answers whether it has an
 //!   export: this tests the accepting thread, a session thread, and the state that both need;
 //! - the threads of every volume that write back and make consistency points make progress.
@@ -43,12 +43,11 @@ use crate::work::rounds::Rounds;
 
 /// How often it is looked whether signs have come, at most.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often the threads of volumes are looked at while one of them has made no progress.
+/// Interval at which the threads of volumes are checked while one of them has made no progress.
 const ROUND_EVERY: Duration = Duration::from_millis(50);
 /// The longest answer that is read to its end; of a longer one the first part does.
 const ANSWER_MAX: u64 = 64 << 20;
-/// Calls that wait for a disk and for nothing else, besides those that the kernel does not let be
-/// interrupted.
+/// System calls that wait only for a disk, in addition to waits that the kernel does not interrupt.
 const DISK_CALLS: [i64; 11] = [
     libc::SYS_io_uring_enter,
     libc::SYS_pread64,
@@ -137,14 +136,14 @@ impl Sign {
                 tracing::error!(
                     sign = self.name,
                     waited_s,
-                    "a sign of life is missing: the service manager is not told that the server is alive, and will start it again"
+                    "a sign of life is missing: the server stops feeding the watchdog, and the service manager will restart it"
                 );
             }
             return !is_missing;
         }
         if self.told {
             self.told = false;
-            tracing::warn!(sign = self.name, "a sign of life has come after all");
+            tracing::warn!(sign = self.name, "a missing sign of life has arrived");
         }
         self.waited = Duration::ZERO;
         if self.asked == 0 || self.asked_at.elapsed() >= every {
@@ -230,7 +229,7 @@ impl Drop for Watchdog {
 /// A refusal is an answer: the server is alive.
 fn no_answer_is_told(sign: &str, answer: io::Result<()>) {
     if let Err(error) = answer {
-        tracing::warn!(%error, sign, "the watchdog was refused an answer");
+        tracing::warn!(%error, sign, "a check of the watchdog was refused");
     }
 }
 

@@ -185,7 +185,7 @@ impl Devices {
             && is_untouched(path, bytes)
             && let Err(error) = fs::remove_file(path)
         {
-            tracing::warn!(device = name, path = %path.display(), %error, "an origin that its adoption had made stays");
+            tracing::warn!(device = name, path = %path.display(), %error, "could not remove the origin that an adoption created");
         }
         self.clear_store(name, document);
         self.drop_document(name)
@@ -202,7 +202,7 @@ impl Devices {
         if let Some(place) = document.history.as_ref().filter(|place| place.is_there())
             && let Err(error) = self.clear_unfinished(place, &document.history_id)
         {
-            tracing::warn!(device = name, store = %place, %error, "what there is of a history that was only made stays");
+            tracing::warn!(device = name, store = %place, %error, "could not remove the remains of an unused history");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Instants of a device that are exported: views, and clones with a store of their own.
 //!
 //! The document says which clone is *loose* before its store is made, and when it is deleted before
-//! that is removed: the next start removes the remains of a kill, which are in no one's way until
+//! that is removed: the next start removes the remains of a kill, which cause no conflict until
 //! then.
 
 use std::fs;
@@ -58,8 +58,8 @@ impl Devices {
         Ok((view, instant, request.writable))
     }
 
-    /// Refuses a view where a clone is meant, and a clone, also one that could not be opened, where
-    /// a view is.
+    /// Refuses a view if a clone is meant, and a clone, even one that could not be opened, if a
+    /// view is meant.
     pub(crate) fn refuse_other_kind(
         &self,
         name: &str,
@@ -91,7 +91,7 @@ impl Devices {
         if is_clone {
             let _ = fs::remove_file(self.clone_path(name, view));
             if let Err(error) = self.note_loose(&open, view, false) {
-                tracing::warn!(device = name, clone = view, %error, "that a clone is gone is noted at the next start");
+                tracing::warn!(device = name, clone = view, %error, "the next start records that a clone was deleted");
             }
         }
         Ok(())
@@ -129,7 +129,7 @@ impl Devices {
         make().inspect_err(|_| {
             let _ = fs::remove_file(self.clone_path(name, clone));
             if let Err(error) = self.note_loose(open, clone, false) {
-                tracing::warn!(device = name, clone, %error, "that a clone was not made is noted at the next start");
+                tracing::warn!(device = name, clone, %error, "the next start records that a clone was not made");
             }
         })
     }
@@ -155,13 +155,13 @@ impl Devices {
                 tracing::warn!(
                     device = name,
                     clone,
-                    "what there is of a clone whose making or deletion was cut is removed"
+                    "removing the remains of a clone whose creation or deletion was interrupted"
                 );
                 let _ = fs::remove_file(self.clone_path(name, &clone));
             }
         }
         if let Err(error) = state::save(&self.path(name), &document) {
-            tracing::warn!(device = name, %error, "clones that are gone are still noted");
+            tracing::warn!(device = name, %error, "could not remove the record of deleted clones");
         }
         document
     }

@@ -17,7 +17,7 @@ use crate::work::jobs::Progress;
 impl Server {
     pub(crate) fn list_devices(&self) -> Vec<api::Device> {
         let mut devices = self.devices.list(&|name| self.uris(name));
-        // One that is not open has no length.
+        // A closed device has no known length.
         for device in devices.iter_mut().filter(|device| device.size_bytes > 0) {
             device.target = Some(self.target(&device.name));
         }
@@ -229,10 +229,10 @@ impl Server {
         Ok((self.close_named(device)? + of_lun?) as u64)
     }
 
-    /// Ends the sessions of an export that came in while it was taken away.
+    /// Closes the sessions of an export that were opened during its removal.
     pub(crate) fn end_late(&self, lun: &str) {
         if let Err(unfinished) = self.close_named(lun) {
-            tracing::warn!(%unfinished, "sessions that are ended still wait for their disk");
+            tracing::warn!(%unfinished, "closed sessions still wait for their disk");
         }
     }
 

@@ -47,7 +47,7 @@ pub enum DevicesError {
         kind: ErrorKind,
         /// Why.
         reason: String,
-        /// What to do.
+        /// The remedy.
         next: String,
     },
     /// A view was named as a clone, or a clone as a view.

@@ -42,7 +42,7 @@ impl Devices {
         let path = self.seen_path(name);
         Seen::forget(&path).map_err(ServerError::path("remove", &path))?;
         let entry = self.start(name, &document)?;
-        tracing::warn!(device = name, %reason, "the older store of a history was taken as it is");
+        tracing::warn!(device = name, %reason, "accepted the older store of a history");
         self.entries.write().insert(name.to_owned(), entry);
         Ok(answer)
     }
@@ -62,7 +62,7 @@ impl Devices {
     /// A history that is gone is not looked for again; another one has another name.
     pub(super) fn forget_seen(&self, name: &str) {
         if let Err(error) = Seen::forget(&self.seen_path(name)) {
-            tracing::warn!(device = name, %error, "how far a history had come that is gone is still noted");
+            tracing::warn!(device = name, %error, "could not remove the saved position of a removed history");
         }
     }
 }

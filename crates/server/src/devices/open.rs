@@ -19,7 +19,7 @@ use crate::storage::histories::{DIRTY_BYTES, engine_window};
 use crate::storage::place::Place;
 use crate::storage::seen::Seen;
 
-/// How long the background thread of a device rests when there was nothing to do.
+/// Rest of the background thread of a device without work.
 pub(super) const REST: Duration = Duration::from_millis(50);
 
 /// How long it rests after a failure.
@@ -31,7 +31,7 @@ pub(crate) struct DeviceDocument {
     pub(super) origin: Place,
     /// None: a plain device.
     pub(super) history: Option<Place>,
-    /// Which history is there.
+    /// The id of the history.
     pub(super) history_id: String,
     pub(super) block_bytes: u32,
     pub(super) dirty_bytes: u64,
@@ -44,7 +44,7 @@ pub(crate) struct DeviceDocument {
     pub(super) loose: BTreeSet<String>,
     /// The device is being adopted: it has had no clients, and a start removes its remains.
     pub(super) adopting: bool,
-    /// The origin is made with it, so many bytes long.
+    /// The adoption creates the origin, with this length.
     pub(super) origin_made_bytes: Option<u64>,
     /// The device was being released: a store without a history means that it is done.
     pub(super) releasing: bool,
@@ -125,7 +125,7 @@ pub(crate) struct OpenDevice {
 
 impl OpenDevice {
     /// The history under a volume, which has no thread yet. It has the name of the volume, and is
-    /// no export.
+    /// not an export.
     pub(crate) fn under_volume(
         volume: &str,
         history: Arc<History>,

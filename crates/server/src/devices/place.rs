@@ -57,8 +57,8 @@ impl Devices {
             .map(|(name, _)| name.clone())
     }
 
-    /// True for a LUN in which a device has its history; and for any while there is a device of
-    /// which nothing is known: it may be its origin or its history, and takes no writes.
+    /// True for a LUN in which a device has its history; and for any LUN while an unknown device
+    /// exists: the LUN may be its origin or its history, and accepts no writes.
     pub(crate) fn is_history(&self, lun: &str) -> bool {
         self.entries.read().values().any(DeviceState::is_unknown) || self.holds_history(lun)
     }

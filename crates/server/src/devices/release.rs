@@ -106,7 +106,7 @@ impl Devices {
         )
     }
 
-    /// The device; one that has failed or could not be opened is opened again.
+    /// The device; a failed one, or one that could not be opened, is reopened.
     fn open_for_release(&self, name: &str) -> Result<Option<Arc<OpenDevice>>, ServerError> {
         let closed = match self.entries.read().get(name) {
             // The copy may not have all of its content.
@@ -140,7 +140,7 @@ impl Devices {
             Ok(entry) => {
                 self.entries.write().insert(name.to_owned(), entry);
                 let open = self.get(name)?;
-                // Those of one that could not be opened are there again as well.
+                // The views of one that could not be opened exist again as well.
                 open.refuse_if_shown()?;
                 Ok(Some(open))
             }
@@ -170,7 +170,7 @@ impl Devices {
         store.zip(id).is_some_and(|(store, id)| History::is_released(&*store, id).unwrap_or(false))
     }
 
-    /// Leaves a plain disk behind.
+    /// Leaves a plain disk.
     pub(crate) fn release(&self, open: &Arc<OpenDevice>, progress: &Progress) -> Result<(), ServerError> {
         open.end();
         progress.phase("copying back");
@@ -216,7 +216,7 @@ impl Devices {
         document.releasing = open.history.status().failed.is_some();
         document.release_stopped = Some(why);
         if let Err(error) = state::save(&self.path(&open.name), &*document) {
-            tracing::error!(device = open.name, %error, "it can't be noted that a release stopped; the next start will");
+            tracing::error!(device = open.name, %error, "could not record that a release stopped; the next start will");
         }
     }
 

@@ -172,8 +172,8 @@ fn disk_of_a_device_that_is_not_open_is_taken_by_nothing_else() {
     let after = Arc::new(devices(folder.path()));
     after.volumes.also_ask(&after);
     assert!(after.get("disk0").is_err());
-    // Also under another name of it, and where it begins with zeroes. Writes there would be missing
-    // in its history.
+    // Also under another name of it, and if it begins with zeroes. Writes there would be missing in
+    // its history.
     let disk = folder.path().join("disk.img");
     fs::File::options()
         .write(true)

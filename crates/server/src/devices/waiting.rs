@@ -41,7 +41,7 @@ impl Devices {
             }
             let entry = match self.start(&name, &document) {
                 Ok(entry) => {
-                    tracing::info!(device = name, "what it is on is there now, and it is open");
+                    tracing::info!(device = name, "its disk and store are available now, and it is open");
                     entry
                 }
                 Err(error) => DeviceState::Unavailable(document, Arc::new(error)),

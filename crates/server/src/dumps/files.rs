@@ -95,7 +95,7 @@ impl Record {
 
 /// The records about a dump for later ones based on it.
 struct Noted {
-    /// Of everything: which directories have names of which files.
+    /// The names of all files in their directories.
     catalog: Option<Catalog>,
     /// Of a part, or where something could not be read: which files it had.
     had: Option<InodeMap>,
@@ -121,7 +121,7 @@ struct Making {
     confirmed: bool,
 }
 
-/// Why a dump of a level above 0 looks at all inodes, and finds changes by their dates.
+/// Why a dump of a level above 0 checks all inodes, and finds changes by their dates.
 #[derive(Debug, thiserror::Error)]
 enum WhyAll {
     #[error(
@@ -132,7 +132,7 @@ enum WhyAll {
         "the dump of level {level} excluded some files, so the dates of all files are compared; this dump includes the files that were excluded"
     )]
     LowerPart { level: u8 },
-    #[error("what the dump of level {level} had is not noted, so all that is asked for is in this one")]
+    #[error("the content of the dump of level {level} is unknown, so this dump has all requested files")]
     NotNoted { level: u8 },
     #[error(
         "the dump of level {level} was of a snapshot made for it alone, so all files are looked at and their dates say what changed; dumps of snapshots that stay are faster"
@@ -286,7 +286,7 @@ impl Making {
         let path = Catalog::path(&self.folder, self.level);
         let kept = catalog.map(|catalog| catalog.save(&path, &frozen.snapshot));
         if let Some(Err(error)) = &kept {
-            tracing::warn!(path = %path.display(), %error, "the next dump has to look at all files");
+            tracing::warn!(path = %path.display(), %error, "the next dump must check all files");
         }
         // Catalogues based on an earlier dump of this level have lost their base.
         let first = self.level + u8::from(matches!(kept, Some(Ok(()))));
@@ -299,7 +299,7 @@ impl Making {
     fn keep_had(&self, record: &Record, had: Option<InodeMap>) {
         let kept = had.map(|had| had::save(&self.folder, record, &had));
         if let Some(Err(error)) = &kept {
-            tracing::warn!(path = quoted_path(&from_root(&self.path)), level = self.level, %error, "the next dump of a higher level has all that is asked for");
+            tracing::warn!(path = quoted_path(&from_root(&self.path)), level = self.level, %error, "the next dump of a higher level will have all requested files");
         }
         let first = self.level + u8::from(matches!(kept, Some(Ok(()))));
         for level in first..=HIGHEST_LEVEL {
@@ -369,7 +369,7 @@ impl Making {
             Ok(known) => Ok((known, catalog)),
             Err(error) => {
                 let (volume, snapshot) = (&self.open.name, &snapshot.name);
-                tracing::warn!(volume, snapshot, %error, "a dump can't be told by the maps what changed, and looks at all files");
+                tracing::warn!(volume, snapshot, %error, "a dump cannot find the changes from the maps, and checks all files");
                 Err(Some(WhyAll::Failed { level: base.level, reason: error.to_string() }))
             }
         }

@@ -68,7 +68,7 @@ impl Direct {
         Self(AtomicBool::new(false))
     }
 
-    /// From here on they do, where the file system lets them.
+    /// From here on they do, if the file system permits it.
     fn enter(&self, file: &File) {
         if switch(file, true).is_ok() {
             self.0.store(true, Ordering::Release);
@@ -80,7 +80,7 @@ impl Direct {
         if self.0.swap(false, Ordering::AcqRel) { switch(file, false) } else { Ok(()) }
     }
 
-    /// Does `request`, through the page cache where the file system does not want it otherwise.
+    /// Runs `request`, through the page cache if the file system does not support direct requests.
     fn request(&self, file: &File, request: &mut dyn FnMut() -> io::Result<usize>) -> io::Result<usize> {
         let mut refused = false;
         loop {

@@ -178,7 +178,7 @@ impl Reserved {
         if self.kind.is_some() {
             tracing::warn!(
                 holder,
-                "a LUN was reserved under the name of its device as well, which ends; its own reservation holds"
+                "dropped the reservation of a LUN under the name of its device; its own reservation holds"
             );
             return;
         }
@@ -259,7 +259,7 @@ impl Access {
                     tracing::warn!(
                         device,
                         lun,
-                        "the settings of the LUN hold under both names; those of the device are dropped"
+                        "the settings of the LUN apply under both names; those of the device are dropped"
                     );
                 }
                 let read_only = of_device.read_only;
@@ -569,7 +569,7 @@ impl Access {
             reservations.exports.remove(export);
         }
         state::save(&self.reservations_path, &*reservations).inspect_err(|_| {
-            // The next one that is saved must not bring it with it.
+            // The next save must not include the change.
             match before {
                 Some(before) => reservations.exports.insert(export.to_owned(), before),
                 None => reservations.exports.remove(export),

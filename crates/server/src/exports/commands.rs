@@ -16,7 +16,7 @@ use crate::names;
 use crate::names::ExportName;
 
 impl Server {
-    /// The LUNs, and whatever else is open.
+    /// The LUNs, and all other open exports.
     pub(crate) fn exports(&self) -> Vec<api::Export> {
         let sessions = self.nbd.sessions();
         let initiators = self.iscsi.sessions();
@@ -185,7 +185,7 @@ impl Server {
                 return Err(unfinished);
             }
         };
-        tracing::info!(export = name, closed, "changed who may use an export");
+        tracing::info!(export = name, closed, "changed the access settings of an export");
         self.exports().into_iter().find(|export| export.name == name).ok_or(ServerError::NotFound {
             what: "export",
             name: name.to_owned(),

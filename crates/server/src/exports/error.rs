@@ -41,7 +41,7 @@ pub enum ExportsError {
     MountLeft {
         /// The volume or the snapshot.
         name: String,
-        /// Where it was.
+        /// Its earlier directory.
         directory: PathBuf,
         /// The processes that use it.
         users: String,

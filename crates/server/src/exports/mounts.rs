@@ -186,7 +186,7 @@ pub(crate) struct Mounts {
     still: Mutex<Vec<String>>,
     ending: AtomicBool,
     looks: Mutex<Looks>,
-    /// There is something to look at.
+    /// Signals that a check is due.
     wake: Condvar,
     /// A look is over.
     looked: Condvar,
@@ -199,7 +199,7 @@ struct Looks {
     begun: u64,
     /// The last that is over.
     over: u64,
-    /// One that is to begin at once.
+    /// The number of a check that must begin at once.
     wanted: u64,
 }
 
@@ -233,13 +233,13 @@ impl Drop for Watch {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread that looks after mounts had panicked");
+            tracing::error!("the thread for mounts had panicked");
         }
     }
 }
 
-/// Cuts off the programs in the recorded mounts of a data directory whose killed server can't exit:
-/// a thread of it waits in the kernel for the write of a program to a mount, which no thread serves
+/// Cuts off the programs in the recorded mounts of a data directory whose killed server can't exit.
+/// A thread of it waits in the kernel for the write of a program to a mount, which no thread serves
 /// any more, and so keeps the mount, and the directory.
 pub(crate) fn cut_off_of_killed(data: &Path) {
     let document = state::load::<MountsDocument>(&data.join("mounts.json"));
@@ -248,10 +248,10 @@ pub(crate) fn cut_off_of_killed(data: &Path) {
     for (place, outcome) in fuse::cut_all(&places) {
         match outcome {
             Ok(()) => {
-                tracing::warn!(directory = %place.display(), "cut off who works in a mount of a server that was killed and could not end")
+                tracing::warn!(directory = %place.display(), "cut off the programs in a mount of a killed server that could not exit")
             }
             Err(error) => {
-                tracing::error!(directory = %place.display(), %error, "a server that was killed can't end before this mount has: `echo 1` to its `abort` in /sys/fs/fuse/connections, as root")
+                tracing::error!(directory = %place.display(), %error, "a killed server cannot exit before this mount ends: as root, run `echo 1` to its `abort` in /sys/fs/fuse/connections")
             }
         }
     }
@@ -298,7 +298,7 @@ impl Mounts {
             let waits = mounted.as_ref().is_err_and(may_come);
             let state = mounted.map_err(|error| {
                 let (name, directory) = (record.name(), record.directory.display().to_string());
-                tracing::error!(name, directory, %error, "what was mounted is not there any more");
+                tracing::error!(name, directory, %error, "could not restore a mount");
                 error.to_string()
             });
             entries.push(KeptMount { record, state, waits });
@@ -335,7 +335,7 @@ impl Mounts {
         }
         let deadline = Instant::now() + FOLLOW_PATIENCE;
         let mut looks = self.looks.lock();
-        // One that is on its way may have been there already.
+        // A running check may have passed these mounts already.
         let wanted = looks.begun + 1;
         looks.wanted = wanted;
         self.wake.notify_all();
@@ -379,7 +379,7 @@ impl Mounts {
             devices: request.devices,
             set_user_id: request.set_user_id,
         };
-        // One that another program has taken away a moment ago is not in the way.
+        // A mount that another program has just removed is not in the way.
         self.forget_unmounted();
         if record.snapshot.is_none()
             && let Ok(open) = self.volumes.get(&record.volume)
@@ -416,13 +416,13 @@ impl Mounts {
             return;
         };
         if let Err(error) = fuse::unmount(&record.directory, true) {
-            tracing::warn!(directory = %record.directory.display(), %error, "a mount that is not remembered stays");
+            tracing::warn!(directory = %record.directory.display(), %error, "could not remove a mount that is not recorded");
         }
         self.is_left(record, mount, read_only);
     }
 
-    /// Takes a mount away. With `force` the programs that work in it are cut off, also in one that
-    /// is left of a directory.
+    /// Removes a mount. With `force` the programs that use it are cut off, also those in a left
+    /// mount of the directory.
     pub(crate) fn remove(&self, request: &api::Unmount) -> Result<(), ServerError> {
         let directory = Path::new(&request.directory);
         self.forget_unmounted();
@@ -485,7 +485,7 @@ impl Mounts {
         let Some((open, mount)) = live else { return Ok(()) };
         open.refuse_while_writes_wait()?;
         if let Err(error) = mount.collect() {
-            tracing::error!(directory = %directory.display(), %error, "what programs wrote last is lost");
+            tracing::error!(directory = %directory.display(), %error, "the last writes of programs to a mount are lost");
         }
         Ok(())
     }
@@ -500,7 +500,7 @@ impl Mounts {
         let was_there = !mine.is_empty();
         let mut mine = mine.into_iter();
         while let Some(one) = mine.next() {
-            tracing::warn!(name = one.record.name(), directory = %directory.display(), users = one.users(), "cuts programs off a mount that was taken away");
+            tracing::warn!(name = one.record.name(), directory = %directory.display(), users = one.users(), "cut programs off from a removed mount");
             if let Err(error) = one.mount.cut() {
                 left.push(one);
                 left.extend(mine);
@@ -566,7 +566,7 @@ impl Mounts {
         }
     }
 
-    /// Refuses to put another state under programs that write in a mount that was taken away.
+    /// Refuses to change the state under programs that write to a removed mount.
     pub(crate) fn refuse_if_left(&self, volume: &str) -> Result<(), ServerError> {
         let is_of_it = |left: &Left| left.record.volume == volume && !left.read_only;
         self.left_of(is_of_it).map_or(Ok(()), Err)
@@ -610,7 +610,7 @@ impl Mounts {
                     continue;
                 }
             };
-            // Programs that are in it go on in the image that they are in.
+            // Programs that use it keep their image.
             let before = mounted.mount.clone();
             let state = match fuse::unmount(&record.directory, true) {
                 Ok(()) => {
@@ -621,7 +621,7 @@ impl Mounts {
             };
             match &state {
                 Ok(_) => {
-                    tracing::info!(name = record.name(), directory, "a mount of a mirror takes writes now")
+                    tracing::info!(name = record.name(), directory, "a mount of a mirror is writable now")
                 }
                 Err(error) => tracing::error!(
                     name = record.name(),
@@ -650,9 +650,9 @@ impl Mounts {
             let mounted = self.mount(&record, &entries, None);
             let (name, directory) = (record.name(), record.directory.display().to_string());
             match &mounted {
-                Ok(_) => tracing::info!(name, directory, "mounted, as there is something to show"),
+                Ok(_) => tracing::info!(name, directory, "mounted, as there is an image now"),
                 Err(error) => {
-                    tracing::error!(name, directory, %error, "what was mounted is not there any more")
+                    tracing::error!(name, directory, %error, "could not restore a mount")
                 }
             }
             entries[index].waits = mounted.as_ref().is_err_and(may_come);
@@ -666,8 +666,8 @@ impl Mounts {
         self.close(|entry| entry.record.volume == volume && entry.is_live())
     }
 
-    /// The same of all mounts of a volume that goes, of its snapshots too; those that are not there
-    /// are forgotten.
+    /// The same for all mounts of a volume that is being deleted, and of its snapshots; missing
+    /// ones are forgotten.
     pub(crate) fn close_all(&self, volume: &str) -> usize {
         self.close(|entry| entry.record.volume == volume)
     }
@@ -693,7 +693,7 @@ impl Mounts {
             let Some((directory, mount)) = next else { break };
             // Cached writes of programs are written first, which takes as long as the volume does.
             if let Err(error) = fuse::unmount(&directory, true) {
-                tracing::error!(directory = %directory.display(), %error, "a mount stays, and can't write any more");
+                tracing::error!(directory = %directory.display(), %error, "a mount stays, and is read-only now");
             }
             gone.push((directory, mount));
         }
@@ -718,7 +718,7 @@ impl Mounts {
             }
         }
         if let Err(error) = self.save(entries) {
-            tracing::error!(%error, "mounts that are gone come again with the next start");
+            tracing::error!(%error, "the next start will restore removed mounts");
         }
     }
 
@@ -728,17 +728,17 @@ impl Mounts {
         let entries = std::mem::take(&mut *self.entries.lock());
         for left in std::mem::take(&mut *self.left.lock()) {
             if let Err(error) = left.mount.collect() {
-                tracing::error!(directory = %left.record.directory.display(), %error, "what programs wrote last is lost");
+                tracing::error!(directory = %left.record.directory.display(), %error, "the last writes of programs to a mount are lost");
             }
         }
         for entry in entries {
             let Ok(mounted) = entry.state else { continue };
             let directory = entry.record.directory.display();
             if let Err(error) = mounted.mount.collect() {
-                tracing::error!(%directory, %error, "what programs wrote last is lost");
+                tracing::error!(%directory, %error, "the last writes of programs to a mount are lost");
             }
             if let Err(error) = fuse::unmount(&entry.record.directory, true) {
-                tracing::warn!(%directory, %error, "a mount is left behind, without a server");
+                tracing::warn!(%directory, %error, "a mount remains without a server");
             }
         }
     }
@@ -883,7 +883,7 @@ impl Mounts {
             let directory = entry.record.directory.display().to_string();
             tracing::error!(
                 directory,
-                "another program has ended a mount, on which everything fails; it is taken away"
+                "another program has ended a mount, on which every access fails; removing it"
             );
             let reason = match fuse::unmount(&entry.record.directory, true) {
                 Ok(()) => "another program has ended its connection to the kernel".to_owned(),
@@ -918,8 +918,7 @@ fn shows(entries: &[KeptMount], mount: &Arc<Mount>) -> bool {
     entries.iter().any(same)
 }
 
-/// Programs are not cut off in one directory and, by that, in another one that shows the same
-/// mount.
+/// Cutting off programs in one directory must not cut off those in another one with the same mount.
 fn refuse_if_elsewhere(entries: &[KeptMount], index: usize) -> Result<(), ServerError> {
     let KeptMount { record, state: Ok(mounted), .. } = &entries[index] else { return Ok(()) };
     let same = |entry: &&KeptMount| {
@@ -949,6 +948,6 @@ fn clear_dead(record: &Record) {
             tracing::warn!(directory = %directory.display(), %error, "a dead mount stays in the way");
             return;
         }
-        tracing::info!(directory = %directory.display(), "took a dead mount away");
+        tracing::info!(directory = %directory.display(), "removed a dead mount");
     }
 }

@@ -144,7 +144,7 @@ impl Recordings {
         let names: Vec<String> = self.list().into_iter().map(|recording| recording.export).collect();
         for name in names {
             if let Err(error) = self.stop(&name) {
-                tracing::error!(export = name, %error, "a recording could not be ended");
+                tracing::error!(export = name, %error, "could not stop a recording");
             }
         }
     }

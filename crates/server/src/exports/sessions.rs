@@ -33,7 +33,7 @@ impl Server {
         Ok(nbd? + iscsi?)
     }
 
-    /// The same of several; all are ended, also where one fails.
+    /// The same for several; all are closed, even if one fails.
     pub(super) fn close_all(&self, names: &[String]) -> Result<usize, ServerError> {
         let outcomes: Vec<_> = names.iter().map(|name| self.close_named(name)).collect();
         outcomes.into_iter().sum()
@@ -75,7 +75,7 @@ impl Server {
     /// reverted, or has become a destination.
     pub(crate) fn end_sessions(&self, concerned: impl Fn(&ExportName<'_>) -> bool) -> usize {
         self.close_sessions(concerned).unwrap_or_else(|unfinished| {
-            tracing::warn!(%unfinished, "sessions that are ended still wait for their disk");
+            tracing::warn!(%unfinished, "closed sessions still wait for their disk");
             0
         })
     }

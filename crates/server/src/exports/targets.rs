@@ -1,15 +1,15 @@
 //! The targets of iSCSI initiators: the export `VOLUME/LUN` is LUN 0 of
 //! `iqn.2026-11.io.cairn:VOLUME.LUN`, and `VOLUME@SNAPSHOT/LUN` of
 //! `iqn.2026-11.io.cairn:VOLUME.SNAPSHOT.LUN`, as `VOLUME@VIEW/LUN` is; an adopted device is
-//! `iqn.2026-11.io.cairn:DEVICE`, and `DEVICE@VIEW` is `DEVICE.VIEW`. A LUN that was adopted is two
-//! targets, and one unit behind them: the same disk by two ports.
+//! `iqn.2026-11.io.cairn:DEVICE`, and `DEVICE@VIEW` is `DEVICE.VIEW`. An adopted LUN has two
+//! targets with one unit: the same disk at two ports.
 //!
 //! Names may have dots themselves. A target name is resolved by trying: LUNs of the present and
 //! devices come first, then LUNs of snapshots, then views, and the shorter name of a volume or a
 //! device before the longer. The result stays the same while these exist. If two disks of the
-//! present have the same target name, it leads to neither: the server refuses to create such a
-//! disk, but a restore, a mirror or a rollback may bring one, and an initiator that logs in again
-//! would write to another disk.
+//! present have the same target name, it leads to neither, as an initiator that logs in again could
+//! write to another disk. The server refuses to create such a disk, but a restore, a mirror or a
+//! rollback may bring one.
 
 use cairn_api::WriteCache;
 use cairn_device::DeviceError;
@@ -94,8 +94,8 @@ impl TargetTable {
         None
     }
 
-    /// The id of a unit: of this server, this volume, this LUN (one that was deleted and made again
-    /// is another) and this snapshot; or of this device, its origin, and this view.
+    /// The id of a unit: of this server, this volume, this LUN (a new one of the same name is
+    /// another) and this snapshot; or of this device, its origin, and this view.
     fn id(&self, export: &str) -> Result<u64, DeviceError> {
         let digest = Sha256::new().chain_update(&self.fingerprint);
         let digest = match ExportName::parse(export) {

@@ -3,8 +3,8 @@
 //!
 //! The plan is saved first (`groups.json`), and each volume's part when it is done. After an
 //! interruption at any point, the same command resumes, and never repeats a volume. Until the last
-//! one is done, all of them show the target instant, and none accepts writes ([`super::together`]):
-//! a write to one of them would be lost in its rollback, or would be inconsistent with others that
+//! one is done, all of them show the target instant, and none accepts writes ([`super::together`]).
+//! A write to one of them would be lost in its rollback, or would be inconsistent with others that
 //! are still at another instant.
 
 use std::collections::BTreeSet;
@@ -94,7 +94,7 @@ impl Groups {
         }
     }
 
-    /// Refuses to do away with the snapshot that a failover which is not over brings a volume to.
+    /// Refuses to delete the target snapshot of a failover that is not complete.
     pub(crate) fn refuse_needed(&self, volume: &str, snapshot: &str) -> Result<(), ServerError> {
         let groups = self.groups.lock();
         match self.unfinished(&groups, volume) {
@@ -120,7 +120,7 @@ impl Groups {
         }
         match self.save(&changed) {
             Ok(()) => *groups = changed,
-            Err(error) => tracing::warn!(%error, "a failover that is over stays written down"),
+            Err(error) => tracing::warn!(%error, "could not remove the record of a completed failover"),
         }
     }
 
@@ -270,7 +270,13 @@ impl Server {
         });
         drop(still);
         self.mounts.follow(|volume| group.volumes.iter().any(|member| member == volume));
-        tracing::warn!(group = group.name, snapshot, closed, reverse, "the volumes of a group take writes");
+        tracing::warn!(
+            group = group.name,
+            snapshot,
+            closed,
+            reverse,
+            "the volumes of a group are writable now"
+        );
         Ok(())
     }
 

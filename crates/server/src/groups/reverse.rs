@@ -1,13 +1,13 @@
 //! The planned change of the roles of a group: all of its sources stop at one instant, their
 //! mirrors receive the last writes, and become writable, all of them or none.
 //!
-//! | step | what a crash of either side after it leaves |
+//! | step | the state after a crash of either side |
 //! |---|---|
 //! | the mirrors catch up | mirrors, as before |
-//! | the sources make a snapshot of the group and give way, at one instant ([`crate::mirrors`]) | no side takes writes; the same command goes on, or the old side takes its roles back (`group failover` there) |
-//! | the mirrors bring that | the same |
-//! | it is written down here that they take over (`groups.json`) | the same: it holds from the first one that did |
-//! | one by one they become writable | they show that instant, and nobody writes to any before all are ([`super::together`]); the same command ends it, without the other side |
+//! | the sources make a snapshot of the group and give their roles away, at one instant ([`crate::mirrors`]) | no side is writable; the same command resumes, or the old side takes its roles back (`group failover` there) |
+//! | the mirrors receive it | the same |
+//! | the takeover is saved here (`groups.json`) | the same: it holds from the first one that did |
+//! | one by one they become writable | they show that instant, and none accepts writes before all are writable ([`super::together`]); the same command completes it, without the other side |
 //!
 //! From the third last step on this is a failover of the group ([`super::failover`]) to a snapshot
 //! after which no volume has changes.

@@ -174,7 +174,7 @@ impl Groups {
     }
 
     /// Refuses to change the role of one volume of several that show one instant: the others would
-    /// go on showing that, beside another one that takes writes.
+    /// keep showing that, beside a writable one.
     pub(crate) fn refuse_alone(&self, volume: &str) -> Result<(), ServerError> {
         self.check_known_of(volume)?;
         let groups = self.groups.lock();
@@ -320,8 +320,7 @@ impl Groups {
         of_group.find(|name| members.iter().all(|open| has(open, name)))
     }
 
-    /// The number of a snapshot of a group in one of its volumes, also of one that is held in
-    /// memory.
+    /// The number of a snapshot of a group in one of its volumes, even if it is held in memory.
     fn id_of(&self, open: &Arc<OpenVolume>, snapshot: &str) -> Option<SnapshotId> {
         self.image_of(open, snapshot).and_then(|image| image.snapshot())
     }
@@ -341,7 +340,7 @@ impl Groups {
     /// it shows, unless one of them has lost that.
     fn advance(&self, groups: &mut Vec<Group>, at: usize, now: bool) {
         let Some(group) = groups.get(at).filter(|group| self.is_together(group)) else { return };
-        // One that is out of service may well have it.
+        // A volume that is out of service may have it.
         let keeps = |shown: &String| {
             let members = self.members(group);
             members.iter().flatten().all(|open| self.image_of(open, shown).is_some())
@@ -363,7 +362,7 @@ impl Groups {
         let Some(group) = changed.get_mut(at) else { return };
         let before = std::mem::replace(&mut group.shown, next);
         if let Err(error) = self.save(&changed) {
-            tracing::warn!(group = changed[at].name, %error, "a group stays at what it shows, as the next could not be written down");
+            tracing::warn!(group = changed[at].name, %error, "a group keeps its visible instant, as the next one could not be saved");
             return;
         }
         *groups = changed;
@@ -373,7 +372,7 @@ impl Groups {
             None => tracing::error!(
                 group = group.name,
                 before,
-                "a group shows nothing, because its volumes no longer have a common snapshot of it"
+                "a group shows no image, because its volumes no longer have a common snapshot of it"
             ),
         }
         let mut memory = self.memory.lock();
@@ -431,7 +430,7 @@ impl Groups {
             group = group.name,
             volume,
             shown,
-            "the source has deleted what a group shows; it is held in memory until all of its volumes have something newer"
+            "the source has deleted the visible snapshot of a group; it is held in memory until all of its volumes have a newer one"
         );
         self.memory.lock().held.insert(volume.to_owned(), (shown.clone(), image));
         Ok(())

@@ -1,4 +1,5 @@
-//! Answers of the API: what a handler returns, how errors look, and the threads that do the work.
+//! Answers of the API: what a handler returns, the form of errors, and the threads that do the
+//! work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +23,8 @@ pub(super) const MAX_BODY: usize = 1 << 20;
 /// The challenge for a client's authentication.
 pub(super) const CHALLENGE: &str = "Bearer realm=\"cairn\"";
 
-/// How long a request waits for room in a history before it is answered, and how often that is
-/// looked at.
+/// Time for which a request waits for room in a history before it is answered, and the interval of
+/// the check.
 pub(super) const WAIT_PATIENCE: Duration = Duration::from_secs(6);
 
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);

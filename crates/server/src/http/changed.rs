@@ -14,8 +14,8 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
     OpenApiRouter::new().routes(routes!(changed_ranges))
 }
 
-/// The ranges of a LUN that changed since a snapshot, up to another one or now: what
-/// `qemu:dirty-bitmap:SNAPSHOT` says over NBD.
+/// The ranges of a LUN that changed since a snapshot, up to another one or now: the same as
+/// `qemu:dirty-bitmap:SNAPSHOT` over NBD.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/luns/{lun}/changed", tag = "volumes",
     params(("volume" = String, Path,), ("lun" = String, Path,), api::ChangedQuery),
     responses((status = 200, body = api::ChangedRanges), (status = "default", body = ErrorBody)))]

@@ -32,7 +32,7 @@ async fn create_clone(
     unless_it_waits(&server, &volume, work).await?
 }
 
-/// Deletes a clone and all that was written to it.
+/// Deletes a clone and all its writes.
 #[utoipa::path(delete, path = "/v1/clones/{clone}", tag = "clones", params(("clone" = String, Path,)),
     responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
 async fn delete_clone(State(server): State<Arc<Server>>, Path(clone): Path<String>) -> Answer<()> {

@@ -38,8 +38,8 @@ async fn list_devices(State(server): State<Arc<Server>>) -> Answer<Vec<api::Devi
     blocking(server, |server| Ok(server.list_devices())).await
 }
 
-/// Adopts a disk or an image in place. What is no LUN is named by its path, on the control socket
-/// only.
+/// Adopts a disk or an image in place. Anything but a LUN is named by its path, on the control
+/// socket only.
 #[utoipa::path(post, path = "/v1/devices", tag = "devices", request_body = api::AdoptDevice,
     responses((status = 200, body = api::Device), (status = "default", body = ErrorBody)))]
 async fn adopt_device(
@@ -59,7 +59,7 @@ async fn show_history(
     blocking(server, move |server| server.show_history(&device)).await
 }
 
-/// Leaves a plain disk with the present content behind. The answer is a job.
+/// Leaves a plain disk with the present content. The answer is a job.
 #[utoipa::path(delete, path = "/v1/devices/{device}", tag = "devices",
     params(("device" = String, Path,), api::ReleaseQuery),
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
@@ -97,7 +97,7 @@ async fn create_view(
     blocking(server, move |server| server.create_view(&device, &request)).await
 }
 
-/// Ends the export of an instant. What was written to a clone is gone.
+/// Ends the export of an instant. Writes to a clone are discarded.
 #[utoipa::path(delete, path = "/v1/devices/{device}/views/{view}", tag = "devices",
     params(("device" = String, Path,), ("view" = String, Path,), api::ViewQuery),
     responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
@@ -109,8 +109,8 @@ async fn delete_view(
     blocking(server, move |server| server.delete_view(&device, &view, query.writable)).await
 }
 
-/// Brings the device, or the volume over a history, back to an instant at once, and ends its
-/// sessions: clients connect again.
+/// Reverts the device, or the volume over a history, to an instant at once, and closes its
+/// sessions: clients reconnect.
 #[utoipa::path(post, path = "/v1/devices/{device}/revert", tag = "devices", params(("device" = String, Path,)),
     request_body = api::Revert,
     responses((status = 200, body = api::Reverted), (status = "default", body = ErrorBody)))]
@@ -157,7 +157,7 @@ async fn disable_history(State(server): State<Arc<Server>>, Path(volume): Path<S
     blocking(server, move |_| mine.disable_history(&volume)).await
 }
 
-/// Opens a volume whose history is lost on what its devices have.
+/// Opens a volume whose history is lost on the content of its devices.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/history/discard", tag = "devices", params(("volume" = String, Path,)),
     request_body = api::DiscardHistory,
     responses((status = 200, body = api::DiscardedHistory), (status = "default", body = ErrorBody)))]
@@ -169,8 +169,8 @@ async fn discard_history(
     blocking(server, move |server| server.discard_history(&volume, &request)).await
 }
 
-/// Takes the store of a history, of a device or under a volume, as it is, which is older than it
-/// was: it was put back from a backup, and its disk with it.
+/// Accepts a history store, of a device or under a volume, that is older than the last one seen,
+/// because it and its disk were both restored from a backup.
 #[utoipa::path(post, path = "/v1/devices/{device}/accept-older", tag = "devices", params(("device" = String, Path,)),
     request_body = api::AcceptOlder,
     responses((status = 200, body = api::AcceptedOlder), (status = "default", body = ErrorBody)))]
@@ -182,8 +182,8 @@ async fn accept_older(
     blocking(server, move |server| server.accept_older(&device, &request)).await
 }
 
-/// Changes who may use the export of a device, and how it is offered. Its sessions and those of its
-/// views end.
+/// Changes access to the export of a device, and its settings. Closes its sessions and those of its
+/// views.
 #[utoipa::path(patch, path = "/v1/devices/{device}/access", tag = "devices", params(("device" = String, Path,)),
     request_body = api::SetAccess,
     responses((status = 200, body = api::Export), (status = "default", body = ErrorBody)))]

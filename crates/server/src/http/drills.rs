@@ -25,8 +25,8 @@ async fn list_drills(State(server): State<Arc<Server>>) -> Answer<Vec<api::Drill
     blocking(server, |server| Ok(server.drills.list())).await
 }
 
-/// Begins a drill: a clone of the newest image is served, the probe runs, the clone goes. On the
-/// control socket only, as a probe is a command.
+/// Begins a drill: a clone of the newest image is served, the probe runs, and the clone is deleted.
+/// On the control socket only, as a probe is a command.
 #[utoipa::path(post, path = "/v1/mirrors/{mirror}/drill", tag = "mirrors", params(("mirror" = String, Path,)),
     request_body = api::DrillRequest,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]

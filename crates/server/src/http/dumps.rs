@@ -18,7 +18,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(diff_snapshots))
 }
 
-/// What a BSD dump of files would have. Nothing is written.
+/// The planned content of a BSD dump of files. Nothing is written.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/files/dump/plan", tag = "files", params(("volume" = String, Path,)),
     request_body = api::FileDumpRequest,
     responses((status = 200, body = api::FileDumpPlan), (status = "default", body = ErrorBody)))]

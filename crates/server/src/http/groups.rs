@@ -86,7 +86,7 @@ async fn failover_group(
 }
 
 /// Changes the roles of all volumes of a group as planned: their sources stop at one instant, their
-/// last changes are brought, and all of the mirrors take writes.
+/// last changes are transferred, and all of the mirrors become writable.
 #[utoipa::path(post, path = "/v1/groups/{group}/reverse", tag = "groups", params(("group" = String, Path,)),
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
 async fn reverse_group(State(server): State<Arc<Server>>, Path(group): Path<String>) -> Answer<api::Job> {

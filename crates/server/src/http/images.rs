@@ -23,7 +23,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(give_up_restore))
 }
 
-/// What an image dump of a volume would be, to the byte. Nothing is written.
+/// The planned image dump of a volume, to the byte. Nothing is written.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/image/plan", tag = "images", params(("volume" = String, Path,)),
     request_body = api::DumpRequest,
     responses((status = 200, body = api::DumpPlan), (status = "default", body = ErrorBody)))]
@@ -35,8 +35,7 @@ async fn plan_dump(
     blocking(server, move |server| server.plan_dump(&volume, &request)).await
 }
 
-/// Begins to dump a volume into the files of a ticket, or goes on with the dump of it that is
-/// unfinished.
+/// Begins to dump a volume into the files of a ticket, or resumes its unfinished dump.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/image/dump", tag = "images", params(("volume" = String, Path,)),
     request_body = api::DumpRequest,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
@@ -58,8 +57,8 @@ async fn levels(
     blocking(server, move |server| server.dump_levels(&volume)).await
 }
 
-/// Forgets the image dumps of a level and of all higher ones, and lets go of the snapshots that
-/// they hold.
+/// Forgets the image dumps of a level and of all higher ones, and releases the snapshots that they
+/// hold.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/image/levels/{level}", tag = "images",
     params(("volume" = String, Path,), ("level" = u8, Path,)),
     responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
@@ -70,7 +69,7 @@ async fn forget_level(
     blocking(server, move |server| server.forget_level(&volume, level)).await
 }
 
-/// The image dump of a volume that can be gone on with; null when there is none.
+/// The image dump of a volume that can be resumed; null if there is none.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/image/unfinished", tag = "images", params(("volume" = String, Path,)),
     responses((status = 200, body = Option<api::UnfinishedDump>), (status = "default", body = ErrorBody)))]
 async fn unfinished_dump(
@@ -80,15 +79,15 @@ async fn unfinished_dump(
     blocking(server, move |server| server.unfinished_dump(&volume)).await
 }
 
-/// Gives up the unfinished image dump of a volume, and lets go of what it keeps. Its files stay.
+/// Gives up the unfinished image dump of a volume, and releases its snapshots. Its files stay.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/image/unfinished", tag = "images", params(("volume" = String, Path,)),
     responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
 async fn give_up_dump(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<()> {
     blocking(server, move |server| server.give_up_dump(&volume)).await
 }
 
-/// The files of an image dump that is whole have their names: from here on it is the last one of
-/// its level.
+/// The files of a complete image dump have their names: from here on it is the last one of its
+/// level.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/image/confirm", tag = "images", params(("volume" = String, Path,)),
     request_body = api::ConfirmDump,
     responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
@@ -100,8 +99,7 @@ async fn confirm_dump(
     blocking(server, move |server| server.confirm_dump(&volume, &request.id)).await
 }
 
-/// Begins to restore the files of a ticket into a new volume, or goes on with the restore of it
-/// that is unfinished.
+/// Begins to restore the files of a ticket into a new volume, or resumes its unfinished restore.
 #[utoipa::path(post, path = "/v1/images/restore", tag = "images", request_body = api::RestoreRequest,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
 async fn restore(
@@ -111,15 +109,14 @@ async fn restore(
     blocking(server, move |server| server.restore(&request)).await
 }
 
-/// The restores that can be gone on with.
+/// The restores that can be resumed.
 #[utoipa::path(get, path = "/v1/images/restores", tag = "images",
     responses((status = 200, body = [api::UnfinishedRestore]), (status = "default", body = ErrorBody)))]
 async fn unfinished_restores(State(server): State<Arc<Server>>) -> Answer<Vec<api::UnfinishedRestore>> {
     blocking(server, move |server| Ok(server.unfinished_restores())).await
 }
 
-/// Gives up an unfinished restore: what there is of it is deleted, and its devices can be named
-/// again.
+/// Gives up an unfinished restore: its files are deleted, and its devices can be named again.
 #[utoipa::path(delete, path = "/v1/images/restores/{volume}", tag = "images", params(("volume" = String, Path,)),
     responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
 async fn give_up_restore(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<()> {

@@ -35,7 +35,7 @@ async fn create_mount(
     blocking(server, move |server| server.mounts.create(&request)).await
 }
 
-/// Takes a mount away, for good. On the control socket only.
+/// Removes a mount permanently. On the control socket only.
 #[utoipa::path(post, path = "/v1/unmount", tag = "mounts", request_body = api::Unmount,
     responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
 async fn unmount(State(server): State<Arc<Server>>, Body(request): Body<api::Unmount>) -> Answer<()> {

@@ -14,8 +14,8 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
     OpenApiRouter::new().routes(routes!(plan))
 }
 
-/// What a lag costs on a link, which history is cheapest, and one setting: for a volume, an export
-/// or a device, from a sample of what clients have written to it.
+/// The link cost of a lag, the cheapest history, and one configuration: for a volume, an export or
+/// a device, from a sample of its clients' writes.
 #[utoipa::path(get, path = "/v1/plans/{subject}", tag = "server",
     params(("subject" = String, Path,), api::PlanQuery),
     responses((status = 200, body = api::LivePlan), (status = "default", body = ErrorBody)))]

@@ -24,7 +24,7 @@ async fn list_quotas(
     blocking(server, move |server| server.list_quotas(&volume)).await
 }
 
-/// Gives a directory a quota, changes it, or lifts it; answers with what there is now, if anything.
+/// Gives a directory a quota, changes it, or removes it; answers with the present quota, if any.
 #[utoipa::path(patch, path = "/v1/volumes/{volume}/files/quotas", tag = "files", params(("volume" = String, Path,)),
     request_body = api::SetQuota,
     responses((status = 200, body = Option<api::Quota>), (status = "default", body = ErrorBody)))]

@@ -58,7 +58,7 @@ async fn show_volume(State(server): State<Arc<Server>>, Path(volume): Path<Strin
     blocking(server, move |server| server.volumes.show(&volume)).await
 }
 
-/// Deletes a volume and all that is in it.
+/// Deletes a volume and its content.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}", tag = "volumes", params(("volume" = String, Path,)),
     responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
 async fn delete_volume(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<()> {
@@ -90,8 +90,8 @@ async fn move_log(
     blocking(server, move |server| server.move_log(&volume, &request)).await
 }
 
-/// Opens a volume that cannot be opened for want of its intent log, at the last consistency point.
-/// What was flushed since then is lost.
+/// Opens a volume that lacks its intent log, at the last consistency point. Later writes are lost,
+/// even flushed ones.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/log/discard", tag = "volumes",
     params(("volume" = String, Path,)), request_body = api::DiscardLogRequest,
     responses((status = 200, body = api::DiscardedLog), (status = "default", body = ErrorBody)))]
@@ -113,7 +113,7 @@ async fn show_rehearsal(
     blocking(server, move |server| server.volumes.rehearsal(&volume)).await
 }
 
-/// Puts faults under a volume, on purpose, until they are taken away or the server ends.
+/// Puts deliberate faults under a volume, until they are removed or the server ends.
 #[utoipa::path(put, path = "/v1/volumes/{volume}/rehearsal", tag = "volumes", params(("volume" = String, Path,)),
     request_body = api::Rehearsal,
     responses((status = 200, body = api::RehearsalStatus), (status = "default", body = ErrorBody)))]
@@ -138,7 +138,7 @@ async fn check_volume(
     blocking(server, move |server| server.check_volume(&volume, request.deep)).await
 }
 
-/// How the scrub of a volume is, and what of the volume is damaged.
+/// The state of a volume's scrub, and the volume's damage.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/scrub", tag = "volumes", params(("volume" = String, Path,)),
     responses((status = 200, body = api::Scrub), (status = "default", body = ErrorBody)))]
 async fn show_scrub(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<api::Scrub> {
@@ -189,7 +189,7 @@ async fn resize_lun(
     blocking(server, move |server| server.resize_lun(&volume, &lun, &request)).await
 }
 
-/// Deletes a LUN; snapshots keep what they show.
+/// Deletes a LUN; snapshots keep their content.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/luns/{lun}", tag = "luns",
     params(("volume" = String, Path,), ("lun" = String, Path,)),
     responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
@@ -200,7 +200,7 @@ async fn delete_lun(
     blocking(server, move |server| server.delete_lun(&volume, &lun)).await
 }
 
-/// Changes who may use the export of a LUN, and how it is offered. Its sessions end.
+/// Changes access to the export of a LUN, and its settings. Closes its sessions.
 #[utoipa::path(patch, path = "/v1/volumes/{volume}/luns/{lun}/access", tag = "luns",
     params(("volume" = String, Path,), ("lun" = String, Path,)), request_body = api::SetAccess,
     responses((status = 200, body = api::Export), (status = "default", body = ErrorBody)))]
@@ -235,7 +235,7 @@ async fn create_snapshot(
     blocking(server, move |server| server.create_snapshot(&volume, &request.name)).await
 }
 
-/// Deletes a snapshot; the blocks that nothing else shows become free.
+/// Deletes a snapshot; blocks that nothing else uses become free.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/snapshots/{snapshot}", tag = "snapshots",
     params(("volume" = String, Path,), ("snapshot" = String, Path,)),
     responses((status = 200, body = api::Freed), (status = "default", body = ErrorBody)))]
@@ -258,7 +258,7 @@ async fn rename_snapshot(
     blocking(server, move |server| server.rename_snapshot(&volume, &snapshot, &request.name)).await
 }
 
-/// Brings the volume back to a snapshot. The answer is the snapshot of the state before: roll back
+/// Rolls the volume back to a snapshot. The answer is the snapshot of the state before: roll back
 /// to it to undo.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/snapshots/{snapshot}/rollback", tag = "snapshots",
     params(("volume" = String, Path,), ("snapshot" = String, Path,)),
@@ -300,7 +300,7 @@ async fn set_hooks(
     blocking(server, move |server| server.set_hooks(&volume, &request)).await
 }
 
-/// What the mirrors of a volume may cost its clients, and what they do.
+/// The limit on the cost of a volume's mirrors for its clients, and the present cost.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/governor", tag = "mirrors", params(("volume" = String, Path,)),
     responses((status = 200, body = api::Governor), (status = "default", body = ErrorBody)))]
 async fn show_governor(
@@ -355,7 +355,7 @@ async fn remove_schedule(
     blocking(server, move |server| server.remove_schedule(&volume, &label)).await
 }
 
-/// What a schedule would have made and kept some time from now.
+/// The snapshots that a schedule would have made and kept some time from now.
 #[utoipa::path(post, path = "/v1/schedules/simulate", tag = "snapshots", request_body = api::Simulate,
     responses((status = 200, body = api::Simulation), (status = "default", body = ErrorBody)))]
 async fn simulate_schedule(

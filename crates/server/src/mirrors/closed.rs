@@ -13,7 +13,7 @@ impl Mirrors {
     /// All of them, according to their documents.
     pub(super) fn show_closed(&self) -> Vec<api::Mirror> {
         let mut closed = self.volumes.list();
-        // One that a command has closed for a moment is known, and shown with the others.
+        // A mirror that a command has closed for a moment is known, and shown with the others.
         let known = self.relations.lock();
         closed.retain(|volume| {
             volume.role == api::VolumeRole::Unavailable && !known.contains_key(&volume.name)
@@ -28,7 +28,7 @@ impl Mirrors {
         let path = self.volumes.folder(name).join("mirror.json");
         let document = match state::load::<MirrorDocument>(&path) {
             Ok(document) => document?,
-            // Nothing is known but that there is one.
+            // Only its existence is known.
             Err(_) => MirrorDocument::of("", Fingerprint::default(), "", 0),
         };
         let other = format!("{} at {}", document.volume, document.address);

@@ -224,7 +224,7 @@ impl Server {
         let credential = Some(Credential { id: token.id.clone(), secret: token.secret.clone() });
         let document = MirrorDocument { credential, ..there(&relation.document.lock()) };
         let patience = document.stall(mirrors.patience);
-        // It is the same volume, or nothing is changed.
+        // It must be the same volume; otherwise nothing is changed.
         let failed = |source| {
             ServerError::Mirrors(MirrorsError::Mirror { volume: name.to_owned(), source: Box::new(source) })
         };
@@ -305,10 +305,10 @@ impl Server {
             })?;
             if let Err(error) = self.mirrors.let_follow(&relation) {
                 // It is retried while the other side is notified.
-                tracing::warn!(mirror = name, %error, "the other side may not come and follow yet");
+                tracing::warn!(mirror = name, %error, "the other side may not follow yet");
             }
             open.skip_numbers();
-            tracing::warn!(mirror = name, image = loss.image_name, "failed over: the volume takes writes");
+            tracing::warn!(mirror = name, image = loss.image_name, "failed over: the volume is writable now");
             loss
         };
         let at_most = loss.age_at_most();
@@ -355,7 +355,7 @@ impl Server {
         // all.
         let told = self.mirrors.say_farewell(&relation);
         if let Err(error) = &told {
-            tracing::info!(mirror = name, %error, "the source of a mirror that was deleted was not told");
+            tracing::info!(mirror = name, %error, "could not notify the source of a deleted mirror");
         }
         let untold = told.err().map(|error| error.body());
         Ok(api::DeletedMirror { name: name.to_owned(), told: untold.is_none(), untold })

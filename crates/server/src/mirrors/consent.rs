@@ -1,9 +1,9 @@
 //! The consent of a source's owner that one mirror may take its role: for a time, and once.
 //!
 //! `reverse.json` in the folder of the volume holds it, so that it survives a restart of the
-//! server. It names the mirror that it is for. It goes once the volume has given way. After a crash
-//! in between, the next start removes it where the volume has given way, as the volume follows
-//! then; where it has not, the same mirror may ask again.
+//! server. It names its mirror. It is removed once the volume has become the destination. After a
+//! crash in between, the next start removes it if the volume is a destination, as the volume
+//! follows then; otherwise the same mirror may request again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ impl Consents {
             Ok(Some(consent)) => drop(self.given.lock().insert(name.to_owned(), consent)),
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(volume = name, %error, "what its owner has said of a change of roles is not known");
+                tracing::warn!(volume = name, %error, "cannot read the consent to a change of roles");
             }
         }
     }

@@ -27,21 +27,21 @@ const STEP: Duration = Duration::from_millis(1500);
 /// The source answers at least that often, so that the lag is known.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Until the next session, after one that has ended; each failure doubles it.
+/// Pause between a session and the next; each failure doubles it.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(15);
 /// Interval at which the state of a session is saved, and damage of the other side is queried.
 const KEEP_EVERY: Duration = Duration::from_secs(30);
 
 impl Relation {
-    /// Ends a session of a mirror that follows continuously, for something else that is to be done;
-    /// the schedule begins the next one when that is over.
+    /// Ends a session of a mirror that follows continuously, for another operation; the schedule
+    /// begins the next one after that.
     pub(super) fn interrupt(&self) -> Result<(), ServerError> {
         let follows = self.live.lock().following.is_some();
         if follows { self.settle() } else { Ok(()) }
     }
 
-    /// When the next session is to begin, after one that has ended.
+    /// Sets the time of the next session after the end of one.
     pub(super) fn follow_again(&self, outcome: &Result<(), ServerError>, now_ms: u64) {
         let continuous = self.document.lock().when.continuous;
         let mut live = self.live.lock();
@@ -82,7 +82,8 @@ impl Mirrors {
     /// Begins the update or the session that is due.
     pub(super) fn begin_due(self: &Arc<Self>, relation: &Arc<Relation>) -> Result<(), ServerError> {
         if !relation.document.lock().when.continuous {
-            // Until there is an image there is no disaster that it would survive.
+            // Until there is an image, an update is not spread: the mirror protects from nothing
+            // yet.
             let within = relation.document.lock().within().filter(|_| relation.has_image());
             let manner = Manner { within, ..Manner::default() };
             return self.begin(relation, None, "mirror update", manner).map(drop);
@@ -159,7 +160,7 @@ impl Mirrors {
         document.heard(&relation.destination);
         document.last = relation.live.lock().transfer.clone().or(document.last.take());
         if let Err(error) = relation.save_known(&document) {
-            tracing::warn!(mirror = relation.name, %error, "what is known of the last update was not written down");
+            tracing::warn!(mirror = relation.name, %error, "could not save the state of the last update");
         }
     }
 }

@@ -65,8 +65,8 @@ pub(crate) struct MirrorDocument {
     pub(super) link: Link,
     /// For how long a snapshot stays whatever the source does.
     pub(super) lock_ms: Option<u64>,
-    /// Its owner made it a mirror of that source, which therefore gets its role back for the
-    /// asking. Everybody else needs a word of the owner.
+    /// Its owner made it a mirror of that source, which therefore gets its role back on request.
+    /// All others need a consent of the owner.
     pub(super) origin: bool,
     /// The other side announced its address when the roles changed; this side does not connect to
     /// it before its owner has named that address.
@@ -252,8 +252,8 @@ impl MirrorDocument {
         self.stall_ms = before.stall_ms;
         self.link = before.link.clone();
         self.locks_of(before);
-        // Of that source alone: another one that its owner has let take over once needs a word
-        // again.
+        // Only for that source: another one that its owner has let take over once needs a new
+        // consent.
         self.origin = before.origin
             && before.fingerprint == self.fingerprint
             && before.relationship == self.relationship;
@@ -345,7 +345,7 @@ pub(super) fn unhex(root: &str) -> Option<Checksum> {
 pub(super) fn gives_up(document: &MirrorDocument) -> Option<cairn_mirror::GivesUp> {
     let decision = document.decision.as_ref()?;
     let image = match &decision.image {
-        // One that makes no sense is of no effect.
+        // An invalid one has no effect.
         Some(image) => Some(unhex(image)?),
         None => None,
     };

@@ -3,12 +3,12 @@
 //! outcome and the duration are recorded, and the clone is deleted. The mirror is not affected.
 //!
 //! The clone is temporary: a start of the server removes one that a crash has left, and ends the
-//! probe. The mirror's updates go on meanwhile, as the clone holds its image open.
-//! `VOLUME/drill.json` has the schedule, the probe and the last drill; it is for the owner, and
-//! losing it loses nothing else.
+//! probe. The mirror's updates continue meanwhile, as the clone holds its image open.
+//! `VOLUME/drill.json` has the schedule, the probe and the last drill; it is informational, and its
+//! loss has no other effect.
 //!
-//! A probe is a command, run by the server with the server's rights; so it is taken on the control
-//! socket alone, never over TCP.
+//! A probe is a command, run by the server with the server's rights; so it is accepted only on the
+//! control socket, never over TCP.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;
@@ -36,7 +36,7 @@ mod probe;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Time limit of a probe, by default.
 const TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// A drill that is older than so many of its intervals is stale.
+/// A drill that is older than this many of its intervals is stale.
 const STALE_AFTER: u64 = 2;
 /// How often the newest image is looked up again when an update has replaced it before its clone
 /// was made.

@@ -20,7 +20,7 @@ pub enum MirrorsError {
         name: String,
         /// Of this volume.
         volume: String,
-        /// What `cairn mirror forget` takes.
+        /// The argument for `cairn mirror forget`.
         mirror: String,
     },
     /// The mirror begins no updates.
@@ -139,7 +139,7 @@ pub enum MirrorsError {
         /// The mirror.
         volume: String,
     },
-    /// The other side of a mirror did not say where it is reached.
+    /// The other side of a mirror did not announce its address.
     #[error("the other side has not announced its mirror address")]
     Unlocated,
 }

@@ -36,7 +36,7 @@ impl Mirrors {
         if known != Some(ip)
             && let Err(error) = self.keep(relation, |document| document.facing = Some(ip))
         {
-            tracing::warn!(mirror = relation.name, %error, "from where the source is reached was not written down");
+            tracing::warn!(mirror = relation.name, %error, "could not save the address for the source");
         }
     }
 
@@ -45,11 +45,11 @@ impl Mirrors {
         match opens(ip) {
             Ok(None) => {}
             Ok(Some(address)) => {
-                tracing::info!(%address, "listens for mirrors here too: the source of a mirror reaches this server there");
+                tracing::info!(%address, "listening for mirrors at this address too: the source of a mirror can reach this server there");
                 self.opened.lock().push(address);
             }
             Err(error) => {
-                tracing::warn!(%ip, %error, "can't listen for mirrors where the source of a mirror would reach this server: a failback needs --mirror and --advertise");
+                tracing::warn!(%ip, %error, "cannot listen for mirrors where the source of a mirror could reach this server: a failback needs --mirror and --advertise");
             }
         }
     }

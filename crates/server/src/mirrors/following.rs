@@ -6,7 +6,7 @@ use cairn_api as api;
 
 use crate::mirrors::document::MirrorDocument;
 
-/// The lag past which such a mirror is behind, unless its owner wants another.
+/// The lag past which such a mirror is behind, by default.
 pub(super) const RPO: Duration = Duration::from_secs(10);
 
 /// A session of a mirror that follows continuously.

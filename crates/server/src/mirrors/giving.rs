@@ -1,11 +1,11 @@
 //! How a volume here gives its role to a mirror of it, alone or at one instant with the others of
 //! its group.
 //!
-//! | step | what a crash after it leaves |
+//! | step | the state after a crash |
 //! |---|---|
-//! | whom it follows is written down (`mirror.json`) | nothing: it is without effect while the volume takes writes |
-//! | it gives way, in one superblock write | the mirror comes again, and is told the same |
-//! | the consent goes | the next start does it |
+//! | its new source is saved (`mirror.json`) | unchanged: the document has no effect while the volume is writable |
+//! | it becomes the destination, in one superblock write | the mirror reconnects, and gets the same answer |
+//! | the consent is removed | the next start removes it |
 //!
 //! For a group each step is done for all volumes before the next one. A crash between two volumes
 //! leaves some that show their last snapshot read-only, and others that are still writable: no data
@@ -75,7 +75,7 @@ impl Giving {
 }
 
 fn refused(volume: &str, error: &ServerError) -> Refusal {
-    tracing::error!(volume, %error, "a mirror that was to take over was refused");
+    tracing::error!(volume, %error, "refused the takeover of a mirror");
     Refusal::NotTaken
 }
 
@@ -92,7 +92,11 @@ impl Mirrors {
     ) -> Result<Snapshot, Refusal> {
         self.groups.check_known_of(name).map_err(|error| refused(name, &error))?;
         if let Some(group) = self.groups.roles_with(name) {
-            tracing::warn!(volume = name, group, "a mirror wants to take over alone, and not with its group");
+            tracing::warn!(
+                volume = name,
+                group,
+                "refused a mirror that wants to take over without its group"
+            );
             return Err(Refusal::InGroup(group));
         }
         let giving = self.giving(name, asker, relationship, successor)?;
@@ -194,8 +198,8 @@ impl Mirrors {
             self.devices.refuse_adopted(name, None).map_err(|error| refused(name, &error))?;
         }
         let before = self.relations.lock().get(name).cloned();
-        // An update of one that has given way is refused by the other side, which does not take
-        // writes either.
+        // The other side, which is not writable either, refuses an update of a volume that has
+        // given its role away.
         if !is_given && before.as_ref().is_some_and(|before| before.live.lock().running) {
             return Err(Refusal::Superseded);
         }
@@ -236,7 +240,7 @@ impl Mirrors {
         if giving.from_origin || giving.is_given || self.consents.allows(name, giving.taker, &*self.clock) {
             return Ok(());
         }
-        tracing::warn!(volume = name, "a mirror wants to take over, and nobody has allowed that");
+        tracing::warn!(volume = name, "refused a mirror that wants to take over without a consent");
         Err(Refusal::NotAllowed)
     }
 
@@ -252,7 +256,10 @@ impl Mirrors {
         }
         relation.settle()?;
         relation.destination.failover().map_err(|error| relation.failed(error))?;
-        tracing::warn!(volume = name, "it takes writes again, as the others of its group had not given way");
+        tracing::warn!(
+            volume = name,
+            "it is writable again, as the others of its group had not given their roles away"
+        );
         Ok(())
     }
 
@@ -263,7 +270,7 @@ impl Mirrors {
         giving.open.stop_keeping();
         if let Err(error) = self.consents.end(&name, &giving.folder) {
             // The next start does it.
-            tracing::warn!(volume = name, %error, "a consent that was used is written down still");
+            tracing::warn!(volume = name, %error, "could not remove a used consent");
         }
         self.follows(giving);
         (name, to)
@@ -277,7 +284,7 @@ impl Mirrors {
     fn follows(&self, giving: Giving) {
         let (name, path) = (giving.name().to_owned(), giving.path());
         if let Some(Err(error)) = giving.before.as_ref().map(|before| before.give_place(&giving.document)) {
-            tracing::warn!(volume = name, %error, "an update from before a change of roles may not be over");
+            tracing::warn!(volume = name, %error, "an update from before a change of roles may still run");
         }
         let relation = Relation::new(&giving.open, path, giving.document, now_ms(&*self.clock));
         self.relations.lock().insert(name, Arc::new(relation));

@@ -93,7 +93,7 @@ struct Judgement {
 }
 
 impl Judgement {
-    /// Looks at a tick of that length.
+    /// Judges a tick of that length.
     fn judge(&mut self, limit: Option<Duration>, (requests, p99): (u64, Duration), length: Duration) {
         let sent = self.sent as f64 / length.as_secs_f64();
         self.sent = 0;

@@ -41,7 +41,7 @@ impl Mirrors {
         }
     }
 
-    /// Lets nothing else be done with the mirrors of these volumes.
+    /// Excludes all other operations on the mirrors of these volumes.
     pub(crate) fn claim_all(&self, volumes: &[String]) -> Result<Claimed, ServerError> {
         let mut claimed = Claimed { relations: Vec::new() };
         for volume in volumes {
@@ -113,7 +113,7 @@ impl Mirrors {
         let open = self.volumes.get(name)?;
         open.skip_numbers();
         self.source.returned(&open.volume, &relation.follower());
-        tracing::warn!(mirror = name, "took over: the volume takes writes, and the other side follows");
+        tracing::warn!(mirror = name, "took over: the volume is writable, and the other side follows");
         Ok(())
     }
 }

@@ -33,7 +33,7 @@ impl Mirrors {
         let changed = self.access.take_over(&relation.name, &luns)?;
         let closed: usize = changed.iter().map(|export| self.close_disk(export)).sum();
         if closed > 0 {
-            tracing::info!(mirror = relation.name, closed, "its source has changed who may use its LUNs");
+            tracing::info!(mirror = relation.name, closed, "its source has changed the access to its LUNs");
         }
         Ok(())
     }
@@ -41,7 +41,7 @@ impl Mirrors {
     /// The same for a mirror that shows an image. If it fails, the earlier settings still apply.
     pub(super) fn hear_access(&self, relation: &Relation) {
         if let Err(error) = self.ask_access(relation) {
-            tracing::debug!(mirror = relation.name, %error, "who may use the LUNs of its source is not known anew");
+            tracing::debug!(mirror = relation.name, %error, "could not refresh the access settings from its source");
         }
     }
 
@@ -50,7 +50,7 @@ impl Mirrors {
     pub(super) fn hear_access_first(&self, relation: &Relation) -> Result<(), ServerError> {
         match self.ask_access(relation) {
             Err(error) if has_hung_up(&error) => {
-                tracing::warn!(mirror = relation.name, %error, "its source does not say who may use its LUNs, as one of an older version: set it here with `cairn export set`");
+                tracing::warn!(mirror = relation.name, %error, "its source does not report the access to its LUNs, as it has an older version: set it here with `cairn export set`");
                 Ok(())
             }
             Err(error) if is_unknown(&error) => {
@@ -76,7 +76,7 @@ impl Mirrors {
         let (mirrors, mine) = (self.clone(), relation.clone());
         let ask = move || mirrors.hear_access(&mine);
         if let Err(error) = std::thread::Builder::new().name("access".to_owned()).spawn(ask) {
-            tracing::warn!(mirror = relation.name, %error, "its source is not asked who may use its LUNs");
+            tracing::warn!(mirror = relation.name, %error, "the access settings of its source are not queried");
         }
     }
 
@@ -84,7 +84,7 @@ impl Mirrors {
     /// gets its name must not be open to its clients.
     pub(super) fn forget_access(&self, name: &str) {
         if let Err(error) = self.access.forget_volume(name) {
-            tracing::warn!(mirror = name, %error, "who may use the LUNs of a mirror that was deleted is still written down");
+            tracing::warn!(mirror = name, %error, "could not remove the access settings of a deleted mirror");
         }
     }
 }

@@ -166,8 +166,8 @@ impl Mirrors {
         self.refuse(name, &locked)
     }
 
-    /// Writes down how long snapshots stay, from time to time: after a stop nothing else tells how
-    /// long the server ran.
+    /// Saves the births of snapshots from time to time: after a stop there is no other record of
+    /// the server's running time.
     pub(super) fn note_locks(&self, relation: &Relation) {
         let now = self.clock.monotonic();
         {
@@ -188,7 +188,7 @@ impl Mirrors {
         let mut document = relation.document.lock();
         document.note_births(&relation.destination);
         if let Err(error) = relation.save_known(&document) {
-            tracing::warn!(mirror = relation.name, %error, "how long its snapshots stay was not written down");
+            tracing::warn!(mirror = relation.name, %error, "could not save the births of its locked snapshots");
         }
     }
 }

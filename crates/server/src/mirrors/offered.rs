@@ -43,7 +43,7 @@ impl Offered<'_> {
 
     /// Why a snapshot of a volume can't be made, or the like, in words that the peer knows.
     fn refusal_of(&self, volume: &str, error: &ServerError) -> Refusal {
-        tracing::debug!(volume, %error, "what a mirror needs of its source was not begun");
+        tracing::debug!(volume, %error, "could not begin a transfer to a mirror");
         let refusal = if is_of_full_history(error) { Refusal::NoRoom } else { Refusal::Hook };
         refusal.for_who_knows(self.last_refusal)
     }
@@ -155,7 +155,7 @@ impl SourceVolumes for Offered<'_> {
 
     fn access(&self, volume: &str) -> Result<Vec<LunAccess>, Refusal> {
         self.mirrors.access_of(volume).map_err(|error| {
-            tracing::warn!(volume, %error, "a mirror is not told who may use the LUNs here");
+            tracing::warn!(volume, %error, "could not send the access settings to a mirror");
             Refusal::SourceFailed
         })
     }

@@ -60,7 +60,7 @@ pub(super) struct Live {
     pub(super) access_asked: Option<Duration>,
     /// Why the source did not answer the last query.
     pub(super) unanswered: Option<api::ErrorBody>,
-    /// By which a running update can be cut off.
+    /// The sockets by which a running update can be cut off.
     pub(super) sockets: Vec<TcpStream>,
     pub(super) transfer: Option<api::Transfer>,
     pub(super) problem: Option<api::ErrorBody>,

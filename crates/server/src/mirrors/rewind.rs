@@ -17,7 +17,7 @@ use crate::error::ServerError;
 use crate::volumes::error::VolumesError;
 
 impl Server {
-    /// Brings a volume that takes writes back to an instant.
+    /// Reverts a writable volume to an instant.
     pub(crate) fn revert_volume(
         &self,
         name: &str,

@@ -13,7 +13,7 @@ pub enum RoleError {
         volume: String,
         /// The name of the mirror on its server.
         there: String,
-        /// Where that is.
+        /// The address of that server.
         address: String,
     },
     /// The side that takes writes has not allowed the change.
@@ -23,7 +23,7 @@ pub enum RoleError {
         volume: String,
         /// The volume on the other side.
         there: String,
-        /// Where that is.
+        /// The address of the other side.
         address: String,
         /// The name of this mirror on the other side.
         mirror: String,
@@ -127,7 +127,7 @@ impl RoleError {
         }
     }
 
-    /// What to do.
+    /// The next step for the user.
     pub(crate) fn next(&self) -> String {
         match self {
             RoleError::IsSource { there, address, .. } => {

@@ -48,7 +48,7 @@ struct Facts<'a> {
     /// It follows the other side, which comes as a mirror of this one.
     is_crossed: bool,
     has_image: bool,
-    /// There is a lock, and no snapshot here that it could keep.
+    /// There is a lock, but no snapshot here that it could protect.
     locks_nothing: bool,
     /// For how long the locks are lifted.
     unlocked: Option<Duration>,

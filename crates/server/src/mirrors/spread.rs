@@ -15,8 +15,8 @@ const WITHIN_MAX: Duration = Duration::from_secs(300);
 const OF_RPO: u32 = 75;
 /// Bytes a second without noticeable effect on clients: a small update completes at once.
 const RATE_MIN: u64 = 4 << 20;
-/// Bytes a second until the first has arrived, and tells how much there will be. At the rate of the
-/// machine many MiB would have been read by then.
+/// Bytes a second until the first data has arrived, which has the total size. At full speed many
+/// MiB would have been read by then.
 const RATE_FIRST: u64 = 16 << 20;
 
 /// A running update that has time.

@@ -23,7 +23,7 @@ pub(super) fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)))
 }
 
-/// The mirrors of a server with that folder, in which there is `vol0` of that role.
+/// The mirrors of a server with that folder, which has `vol0` in that role.
 pub(super) fn mirrors(folder: &Path, clock: Arc<dyn Clock>, role: Role) -> (Arc<Mirrors>, Arc<OpenVolume>) {
     std::fs::create_dir_all(folder.join("volumes")).unwrap();
     let volumes = Volumes::open(folder.join("volumes"), ByteSize(16 << 20), clock.clone()).unwrap();

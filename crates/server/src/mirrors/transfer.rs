@@ -1,4 +1,4 @@
-//! Where the server meets `cairn-mirror`: progress and errors in the words of the API.
+//! The interface to `cairn-mirror`: progress and errors in the terms of the API.
 
 use std::io::{Read, Write};
 use std::sync::atomic::AtomicBool;
@@ -24,7 +24,7 @@ pub(crate) fn peer_digits(certificate: Fingerprint) -> String {
 /// The visible progress of a transfer.
 #[derive(Default)]
 pub(crate) struct Seen {
-    /// The name of the snapshot that it brings.
+    /// The name of the transferred snapshot.
     pub(crate) snapshot: String,
     pub(crate) sent_bytes: u64,
     /// Of the changed ones.
@@ -46,7 +46,7 @@ pub(crate) struct Fetch<'a> {
 }
 
 impl Fetch<'_> {
-    /// Brings it. `seen` is called as it comes along.
+    /// Runs the transfer, and calls `seen` with its progress.
     pub(crate) fn run(
         &self,
         stream: &mut (impl Read + Write),

@@ -21,8 +21,7 @@ use crate::peers::token::random_bytes;
 use crate::state;
 use crate::state::Unread;
 
-/// For how long the snapshots of a mirror stay of which is not known how long they are to: a
-/// hundred years.
+/// Retention of the snapshots of a mirror whose retention is unknown: a hundred years.
 pub(super) const UNTIL_SAID_MS: u64 = 100 * 365 * 24 * 3_600_000;
 
 impl Mirrors {
@@ -65,7 +64,7 @@ impl Mirrors {
         state::text(path, &document)
     }
 
-    /// Those of which only is known that they are there, as their documents can't be read.
+    /// The mirrors whose documents can't be read, of which only the existence is known.
     pub(super) fn show_unread(&self) -> Vec<api::Mirror> {
         let unread = self.unread.lock().clone();
         let show = |(name, unread): (String, Unread)| {

@@ -76,7 +76,7 @@ impl Mirrors {
         match relation.destination.mend(client) {
             Ok(mended) => self.note_mended(relation, &mended),
             Err(error) => {
-                tracing::debug!(mirror = relation.name, %error, "nothing was mended from the other side")
+                tracing::debug!(mirror = relation.name, %error, "repaired nothing from the other side")
             }
         }
     }
@@ -92,7 +92,7 @@ impl Mirrors {
             left_here = mended.left_here,
             left_at_source = mended.left_there,
             under_lock = mended.here_locked,
-            "damaged blocks were looked for on the other side"
+            "requested damaged blocks from the other side"
         );
         if mended.here + mended.there > 0 {
             let mut document = relation.document.lock();
@@ -100,7 +100,7 @@ impl Mirrors {
             document.mended_there += mended.there;
             document.mended_locked += mended.here_locked;
             if let Err(error) = relation.save_known(&document) {
-                tracing::warn!(mirror = relation.name, %error, "what was mended was not written down");
+                tracing::warn!(mirror = relation.name, %error, "could not save the repairs");
             }
         }
     }
@@ -131,7 +131,7 @@ impl Mirrors {
             let mut document = mine.document.lock();
             document.verified = Some(verified.clone());
             if let Err(error) = mine.save_known(&document) {
-                tracing::warn!(mirror = mine.name, %error, "the comparison was not written down");
+                tracing::warn!(mirror = mine.name, %error, "could not save the comparison");
             }
             Ok(Some(api::JobOutcome::Verify(Box::new(verified))))
         });

@@ -95,7 +95,7 @@ impl When {
         Timetable::read(None, Some(cron), self.place(), 0)?.due_at_some_time(0).map(Some)
     }
 
-    /// The next run of one that begins now, in milliseconds since 1970 UTC.
+    /// The next run of a schedule that begins now, in milliseconds since 1970 UTC.
     pub(super) fn next_ms(&self, now_ms: u64) -> Option<u64> {
         if self.continuous {
             return Some(now_ms);

@@ -16,7 +16,7 @@ pub enum PeersError {
     /// The server's own key can't be read.
     #[error("{}, which identifies this server to its peers, is damaged: it has no key and certificate", path.display())]
     DamagedIdentity {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
     },
     /// Not a token of this program.
@@ -57,7 +57,7 @@ pub enum PeersError {
     /// A connection of a destination that broke before it was admitted.
     #[error("the connection of the peer at {address} broke: {source}")]
     PeerGone {
-        /// Who.
+        /// The address of the peer.
         address: String,
         /// The cause.
         source: io::Error,
@@ -83,13 +83,13 @@ pub enum PeersError {
     /// The other end violated the protocol.
     #[error("the peer at {address} broke the protocol")]
     PeerProtocol {
-        /// Who.
+        /// The address of the peer.
         address: String,
     },
     /// A refusal by the source, in its own words.
     #[error("the source at {address} refused: {}", body.message)]
     Refused {
-        /// Who.
+        /// The address of the source.
         address: String,
         /// Its message.
         body: Box<ErrorBody>,

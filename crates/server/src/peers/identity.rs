@@ -81,14 +81,14 @@ impl Identity {
     /// The identity in `dir` (`identity.pem`: key, then certificate), created if there is none.
     pub(crate) fn open(dir: &Path) -> Result<Self, ServerError> {
         let path = dir.join("identity.pem");
-        // A link to where it is kept is one, also while that is not there.
+        // A symbolic link counts as existing, even while its target is missing.
         let is_missing =
             std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
         if is_missing {
             if dir.join("peers.json").exists() {
                 tracing::warn!(
                     path = %path.display(),
-                    "THE KEY OF THIS SERVER IS MISSING, and a new one is made: to servers that know it by the old one it is another server. Put the old one back in its place, and start the server again; without it every mirror, here and of the volumes here, wants a new token (`cairn peer invite`, `cairn mirror repoint`)"
+                    "THE KEY OF THIS SERVER IS MISSING, and a new one is made: servers that know the old key will treat this as another server. Restore the old key, and restart the server. Without it every mirror, here and of the volumes here, needs a new token (`cairn peer invite`, `cairn mirror repoint`)"
                 );
             }
             let mut params = rcgen::CertificateParams::new(vec!["cairn".to_owned()])?;

@@ -96,7 +96,7 @@ fn connect_one(
     let mut socket = Watched::new(socket, Arc::new(SystemClock::new()), hello_patience);
     set_patience(&mut socket, hello_patience).map_err(unreachable)?;
     let config = tls::client(identity, source.fingerprint)?;
-    // The name is not looked at: the certificate itself is pinned.
+    // The name is not checked: the certificate itself is pinned.
     let name = ServerName::try_from("cairn").map_err(|_| ServerError::Bug)?;
     let mut stream = StreamOwned::new(ClientConnection::new(Arc::clone(&config), name)?, socket);
     let hello = Hello {

@@ -1,7 +1,7 @@
-//! Holds a transfer to so many bytes a second. The rate may change at any moment, also while it is
-//! waited.
+//! Limits a transfer to a rate in bytes a second. The rate may change at any moment, even during a
+//! wait.
 //!
-//! The destination reads no faster than that, and its socket's window, which grows with what is
+//! The destination reads no faster than that, and its socket's window, which grows with the bytes
 //! read, holds the source back: a few hundred KiB may be in flight ahead of it. Bytes that were
 //! read are a debt that time pays off, and reading waits while the debt is more than a fiftieth of
 //! a second's bytes. Idle time earns no credit, so the rate holds over every second, and not only

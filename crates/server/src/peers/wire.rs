@@ -2,7 +2,7 @@
 //!
 //! Over TLS the destination sends one hello, the source answers it. Each is a length (4 bytes,
 //! big-endian) and that many bytes of JSON. Everything after the answer is chunks of
-//! [`cairn_mirror::Bundle`], over one connection or several, and what is in them belongs to
+//! [`cairn_mirror::Bundle`], over one connection or several, and their content belongs to
 //! `cairn-mirror`.
 
 use std::io;
@@ -59,7 +59,7 @@ pub(crate) const LANES_MAX: u32 = 16;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Welcome {
-    /// Go on.
+    /// The source accepts; the destination continues.
     Accepted,
     /// No.
     Refused(#[serde(deserialize_with = "harmless")] ErrorBody),

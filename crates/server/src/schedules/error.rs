@@ -15,7 +15,7 @@ pub enum SchedulesError {
         volume: String,
         /// "before" or "after".
         which: &'static str,
-        /// What became of it.
+        /// The outcome of the command.
         how: String,
     },
     /// No cron expression.

@@ -48,7 +48,7 @@ const SAID_MAX: usize = 1024;
 /// Wait for the output of a command after its end: processes that it left running may hold its
 /// output open for ever.
 const SAID_PATIENCE: Duration = Duration::from_millis(200);
-/// How often a running command is looked at.
+/// Interval at which a running command is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The content of `hooks.json`.
@@ -96,7 +96,7 @@ pub(crate) struct Hooks {
     unread: Mutex<Option<Unread>>,
     /// One snapshot at a time.
     turn: Mutex<()>,
-    /// What went wrong the last time.
+    /// The problem of the last run.
     problem: Mutex<Option<String>>,
     /// The server ends.
     ending: AtomicBool,
@@ -155,7 +155,7 @@ impl Hooks {
         // A panic in it belongs to the caller, and is resumed when no program is quiesced any more.
         let made = run("before", &document.before).map(|()| catch_unwind(AssertUnwindSafe(make)));
         underway.releasing = true;
-        // Where that can't be written the command after it is cut off by a start, and runs again.
+        // If that can't be saved, a start interrupts the command after it, and runs it again.
         let _ = if releases { self.note(&underway) } else { Ok(()) };
         let after = run("after", &document.after);
         if releases {
@@ -169,7 +169,7 @@ impl Hooks {
         made.map(|made| made.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
-    /// Where it is noted that they run.
+    /// The path of the record that they run.
     fn underway(&self) -> PathBuf {
         self.path.with_file_name("hooks.running.json")
     }
@@ -229,7 +229,7 @@ impl Hooks {
                 let _ = kill_process(pid, Signal::KILL);
             });
         if !is_ended {
-            tracing::warn!(volume, "what a command around a snapshot has started can't be ended");
+            tracing::warn!(volume, "cannot kill the processes of a command around a snapshot");
         }
         // It is begun here: a volume that is closed and opened again meanwhile does not begin it
         // once more.

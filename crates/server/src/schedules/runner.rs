@@ -11,15 +11,14 @@ use crate::error::ServerError;
 use crate::schedules::{LOOK_EVERY, OPENING_PATIENCE, OPENING_PAUSE, OPENINGS_MAX};
 use crate::work::aside::Aside;
 
-/// The looks whether devices are back, each with the time at which it began. A disk that hangs
-/// while it is opened holds up the look that opens it; a later one passes over it, and opens the
-/// others.
+/// The searches for missing devices, each with the time at which it began. A disk that hangs while
+/// it is opened blocks its search; a later search skips it, and opens the others.
 #[derive(Default)]
 struct Openings(Vec<(Instant, JoinHandle<()>)>);
 
 impl Openings {
     /// Opens waiting volumes and devices on a thread of its own, unless none waits or the last
-    /// attempt is still running.
+    /// attempt may still complete.
     fn look(&mut self, server: &Arc<Server>) {
         self.0.retain(|(_, thread)| !thread.is_finished());
         let hangs = |(begun, _): &(Instant, JoinHandle<()>)| begun.elapsed() > OPENING_PATIENCE;
@@ -29,7 +28,7 @@ impl Openings {
         let server = server.clone();
         match std::thread::Builder::new().name("opening".to_owned()).spawn(move || server.open_waiting()) {
             Ok(thread) => self.0.push((Instant::now(), thread)),
-            Err(error) => tracing::warn!(%error, "a look for devices that were missing waits for a thread"),
+            Err(error) => tracing::warn!(%error, "the search for missing devices waits for a thread"),
         }
     }
 
@@ -43,10 +42,10 @@ impl Openings {
             }
             match thread.is_finished() {
                 true if thread.join().is_err() => {
-                    tracing::error!("a look for devices that were missing had panicked")
+                    tracing::error!("the search for missing devices had panicked")
                 }
                 true => {}
-                false => tracing::warn!("a disk that is being opened does not answer, and is not waited for"),
+                false => tracing::warn!("a disk that is being opened does not answer; not waiting for it"),
             }
         }
     }

@@ -237,7 +237,7 @@ fn a_daily_run_is_there_once_on_days_of_any_length() {
 
 #[test]
 fn simulation_of_many_runs_of_which_many_stay_is_over_before_its_client_gives_up() {
-    // A snapshot every five minutes, of which as many hours stay as it runs.
+    // A snapshot every five minutes; one for each hour of the run stays.
     const DAYS: u64 = 680;
     let keep = Keep { hourly: DAYS as u32 * 24, ..Keep::default() };
     let schedule = SetSchedule { every_ms: Some(HOUR / 12), keep, ..SetSchedule::default() };

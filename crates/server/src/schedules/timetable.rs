@@ -1,7 +1,7 @@
 //! When something is due: every so often, or by a cron expression in a time zone.
 //!
 //! Where clocks go forward, a fixed time that does not exist means the first moment after the gap;
-//! where they go back, a fixed time runs once, and an expression with `*` in its hours in both
+//! where they go back, a fixed time runs once. An expression with `*` in its hours runs in both
 //! passes (croner's rules, which are those of Vixie cron).
 
 use std::str::FromStr;
@@ -25,7 +25,7 @@ const ADJUSTED_PART: u64 = 8;
 /// When something is due.
 #[derive(Debug, Clone)]
 pub(crate) enum Timetable {
-    /// At every multiple of so many milliseconds after a beginning, and before it.
+    /// At every multiple of this many milliseconds after a beginning, and before it.
     Every {
         /// Milliseconds.
         every_ms: u64,

@@ -12,15 +12,15 @@ pub(crate) trait Claims: Send + Sync {
     fn refuse_claimed(&self, path: &Path) -> Result<(), ServerError>;
 }
 
-/// True when both are there and are one file or disk, whatever they are called.
+/// True if both exist and are the same file or disk, under any names.
 pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     let (Some(one), Some(other)) = (found(one), found(other)) else { return false };
     let disk = one.file_type().is_block_device() && other.file_type().is_block_device();
     if disk { one.rdev() == other.rdev() } else { (one.dev(), one.ino()) == (other.dev(), other.ino()) }
 }
 
-/// Refuses a path that would be another one where the server is started next, or in the folder of a
-/// volume.
+/// Refuses a path that would name another file if the server is started in another folder, or in
+/// the folder of a volume.
 pub(crate) fn refuse_relative(what: &'static str, path: &Path) -> Result<(), ServerError> {
     if path.is_absolute() { Ok(()) } else { Err(ServerError::NotAbsolute { what }) }
 }

@@ -47,7 +47,7 @@ pub(crate) fn take_file(path: &Path, options: FileOptions) -> Result<FileDevice,
     }
 }
 
-/// The length of a file for a history that is so many bytes long: whole blocks.
+/// The length of a file for a history of this many bytes: whole blocks.
 pub(crate) fn store_length(bytes: u64) -> u64 {
     // No file is this long.
     bytes.checked_next_multiple_of(4096).unwrap_or(u64::MAX)

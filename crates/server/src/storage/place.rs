@@ -23,7 +23,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Whether there is a file of that name, or it is a LUN, which may be.
+    /// Whether a file of that name exists. A LUN may exist.
     pub(crate) fn is_there(&self) -> bool {
         match self {
             Place::File(path) => path.symlink_metadata().is_ok(),

@@ -8,8 +8,8 @@
 //! earlier one. It is saved when a history is opened and closed, after a revert, and once a minute
 //! while the history changes, so a copy from the last minute is not detected.
 //!
-//! The note is a lower bound and nothing else: one that is lost, old or damaged lets more pass, and
-//! never keeps a sound store out.
+//! The note is a lower bound and nothing else: a lost, old or damaged one makes the check weaker,
+//! and never rejects a sound store.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ impl Seen {
     /// history or can't be read.
     pub(crate) fn at(path: PathBuf, store: &str) -> Self {
         let noted = state::load::<SeenDocument>(&path).unwrap_or_else(|error| {
-            tracing::warn!(%error, "how far a history had come is not known: a store that is older than its origin would not be noticed");
+            tracing::warn!(%error, "the last position of a history is unknown: a store that is older than its origin would not be detected");
             None
         });
         let noted = noted.filter(|noted| noted.store == store);
@@ -88,12 +88,12 @@ impl Seen {
         match noted {
             Ok(()) => last.position = position,
             Err(error) => {
-                tracing::warn!(path = %self.path.display(), error, "how far a history has come is not noted");
+                tracing::warn!(path = %self.path.display(), error, "could not save the position of a history");
             }
         }
     }
 
-    /// The same, where it was not looked at for a while.
+    /// The same, if it was not saved for a while.
     pub(crate) fn note_now_and_then(&self, history: &History) {
         if self.last.lock().looked.elapsed() >= PERIOD {
             self.note(history);

@@ -1,4 +1,4 @@
-//! A history is put under a volume that there is, or taken away from under it.
+//! Enables a history under an existing volume, or disables it.
 //!
 //! The volume is closed for it, even if it is in use, and reopened afterwards; its content does not
 //! change.
@@ -70,7 +70,7 @@ impl Volumes {
                 "give that one a history",
             );
         }
-        // Also one that it has left, which a start would look for.
+        // Also one that it no longer uses, which a start would search for.
         if open.log_in_use().is_some() || !self.document(name)?.log_devices.is_empty() {
             return refused(ErrorKind::Usage, LOG_APART, LOG_BACK);
         }
@@ -117,7 +117,7 @@ impl Volumes {
                 (noted, _) => {
                     // The document may have it already, and is decisive.
                     if let Err(error) = noted {
-                        tracing::warn!(volume = name, %error, "that it has a history is not noted twice");
+                        tracing::warn!(volume = name, %error, "could not save the second record of a history");
                     }
                     Ok(under)
                 }
@@ -134,7 +134,7 @@ impl Volumes {
             Err(error) => {
                 made.iter().for_each(|path: &PathBuf| drop(fs::remove_file(path)));
                 if let Err(left) = self.note(name, &before) {
-                    tracing::warn!(volume = name, error = %left, "that it gets no history is noted at the next start");
+                    tracing::warn!(volume = name, error = %left, "the next start records that it gets no history");
                 }
                 self.put(name, &self.start(name, plain()).map_err(Arc::new));
                 Err(error)
@@ -220,7 +220,7 @@ impl Volumes {
                 // A start finds out by the store.
                 let numbers = settled.map_or_else(
                     |error| {
-                        tracing::error!(volume = name, %error, "that it has no history any more is noted at the next start");
+                        tracing::error!(volume = name, %error, "the next start records that it has no history any more");
                         open.numbers
                     },
                     |document| document.numbers(),
@@ -297,7 +297,7 @@ impl Volumes {
         if let Err(error) = fs::remove_file(self.folder(name).join("views.json"))
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            tracing::warn!(volume = name, %error, "the views of a lost history are still noted");
+            tracing::warn!(volume = name, %error, "could not remove the records of a lost history's views");
         }
         let findings = findings(&open.volume, name, CheckDepth::Structures);
         answer.findings = findings.unwrap_or_else(|error| vec![error.to_string()]);
@@ -335,7 +335,7 @@ impl Volumes {
     /// A history that is gone is not looked for again; another one has another name.
     fn forget_seen(&self, name: &str) {
         if let Err(error) = Seen::forget(&seen_path(&self.folder(name))) {
-            tracing::warn!(volume = name, %error, "how far a history had come that is gone is still noted");
+            tracing::warn!(volume = name, %error, "could not remove the saved position of a removed history");
         }
     }
 
@@ -345,10 +345,10 @@ impl Volumes {
         if let Some(beneath) = document.coming.take() {
             beneath.take_back_now(name, false);
             if let Err(error) = self.note(name, &document) {
-                tracing::warn!(volume = name, %error, "that it gets no history is noted at the next start");
+                tracing::warn!(volume = name, %error, "the next start records that it gets no history");
             }
         }
-        // That of one that is gone may have stayed.
+        // The saved position of a removed one may have stayed.
         if document.history.is_none() && seen_path(&self.folder(name)).exists() {
             self.forget_seen(name);
         }
@@ -370,14 +370,14 @@ impl Volumes {
             Err(HistoryError::NoHistory)
                 if History::is_released(&*store, beneath.history_id()?).unwrap_or(false) =>
             {
-                tracing::warn!(volume = name, "its history had been taken away");
+                tracing::warn!(volume = name, "its history had been removed");
                 self.without_history(name, document)
             }
             // Another file is in its place, which does not show its state.
             Err(HistoryError::NoHistory) => Ok(document),
             // Its opening will report the fault.
             _ => {
-                tracing::warn!(volume = name, "its history was to be taken away, and is still there");
+                tracing::warn!(volume = name, "its history was to be removed, and still exists");
                 self.note_leaving(name, false)?;
                 self.document(name)
             }

@@ -65,7 +65,7 @@ impl Volumes {
     pub(super) fn keep_base(&self, clone: &str, of: &CloneOf) -> Result<(), ServerError> {
         let parent = self.parent(clone, of)?;
         let kept = parent.volume.keep_snapshot(of.snapshot()).map_err(ServerError::volume(clone))?;
-        // One that was there before goes after the new one has come.
+        // An earlier hold is dropped after the new one exists.
         let before = self.keeps.lock().insert(clone.to_owned(), kept);
         drop(before);
         Ok(())
@@ -116,7 +116,7 @@ impl Volumes {
         names.into_iter().filter(|name| of(name).as_deref() == Some(volume)).collect()
     }
 
-    /// Refuses to delete a volume of which there are clones.
+    /// Refuses to delete a volume with clones.
     pub(crate) fn refuse_if_cloned(&self, name: &str) -> Result<(), ServerError> {
         match self.clones_of(name).first() {
             Some(clone) => Err(ServerError::Volumes(VolumesError::HasClone {
@@ -133,7 +133,7 @@ impl Volumes {
             let _turn = match self.turns.take(&[&clone], OPENING) {
                 Ok(turn) => turn,
                 Err(error) => {
-                    tracing::warn!(volume = clone, %error, "a clone is not opened with what it is made of");
+                    tracing::warn!(volume = clone, %error, "a clone is not opened together with its parent");
                     continue;
                 }
             };

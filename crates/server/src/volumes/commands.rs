@@ -92,7 +92,7 @@ impl Server {
         self.volumes.refuse_if_cloned(name)
     }
 
-    /// A dump that its volume is taken from would end without a word of why.
+    /// A dump whose volume is removed would end without a reason.
     pub(crate) fn refuse_while_dumped(&self, name: &str) -> Result<(), ServerError> {
         match self.jobs.is_running(&["image dump", "file dump"], name) {
             true => Err(ServerError::Busy { name: name.to_owned(), by: "a dump of it runs" }),
@@ -392,7 +392,7 @@ impl Server {
         self.refuse_if_base(volume, name)?;
         self.groups.refuse_needed(volume, name)?;
         self.mirrors.refuse_locked_snapshot(volume, snapshot.id)?;
-        // The next start would look for it under the name by which it was mounted.
+        // The next start would search for it under its mounted name.
         let before = format!("{volume}@{name}");
         self.mounts.refuse_if_mounted(&before, |of, snapshot| of == volume && snapshot == Some(name))?;
         let full = format!("{volume}@{new_name}");
@@ -455,7 +455,7 @@ impl Server {
         Err(ServerError::Volumes(VolumesError::SnapshotHeld { name: format!("{volume}@{}", snapshot.name) }))
     }
 
-    /// Brings back one volume that is not on its way to an instant with others.
+    /// Rolls back one volume that is not in a group failover.
     pub(crate) fn rollback_alone(&self, volume: &str, name: &str) -> Result<api::Snapshot, ServerError> {
         self.groups.refuse_if_unfinished(volume)?;
         self.rollback(volume, name)
@@ -533,8 +533,8 @@ impl Server {
         Ok(api::Reverted::would(held.instant().0, sessions))
     }
 
-    /// Brings a volume back to an instant of its history, while nothing else is done with it; its
-    /// clients connect again.
+    /// Reverts a volume to an instant of its history, excluding other operations; its clients
+    /// reconnect.
     pub(crate) fn bring_back(&self, name: &str, at: &api::Instant) -> Result<api::Reverted, ServerError> {
         let open = self.volumes.get(name)?;
         let at = &open.history()?.settled(at)?;
@@ -555,13 +555,7 @@ impl Server {
         let ended = ended + self.close_sessions_before(&open);
         let (opened, reverted) = outcome?;
         let (generation, findings) = (opened.volume.status().generation.0, reverted.findings.len());
-        tracing::warn!(
-            volume = name,
-            generation,
-            findings,
-            undo = reverted.undo,
-            "brought back to an instant"
-        );
+        tracing::warn!(volume = name, generation, findings, undo = reverted.undo, "reverted to an instant");
         Ok(api::Reverted { sessions_ended: ended as u64, ..reverted })
     }
 

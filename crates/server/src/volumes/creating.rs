@@ -22,8 +22,8 @@ use crate::volumes::{NewVolume, VolumeState, Volumes, log_file, making};
 use crate::{names, state};
 
 impl Volumes {
-    /// Makes a volume. It is there whole, or not at all: it is made in a folder that a start clears
-    /// away, and renamed.
+    /// Creates a volume. It exists completely, or not at all: it is created in a folder that a
+    /// start would remove, and then renamed.
     pub(crate) fn create(&self, new: &NewVolume<'_>) -> Result<Arc<OpenVolume>, ServerError> {
         names::check("volume", new.name)?;
         let _turn = self.turns.take(&[new.name], "it is being made")?;
@@ -55,8 +55,8 @@ impl Volumes {
             }
             Err(error) => {
                 if folder.exists() {
-                    // It is there, with its devices and its history, and could not be opened: it is
-                    // shown as that, and can be deleted.
+                    // It exists, with its devices and its history, but could not be opened: it is
+                    // shown as such, and can be deleted.
                     self.entries
                         .write()
                         .insert(new.name.to_owned(), VolumeState::Unavailable(Arc::new(error)));

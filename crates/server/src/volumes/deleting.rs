@@ -113,6 +113,6 @@ pub(super) fn is_left(name: &str) -> bool {
 
 pub(super) fn remove_left(folder: &Path) {
     if let Err(error) = fs::remove_dir_all(folder) {
-        tracing::warn!(path = %folder.display(), %error, "what is left of a volume that is gone can't be removed");
+        tracing::warn!(path = %folder.display(), %error, "cannot remove the remains of a deleted volume");
     }
 }

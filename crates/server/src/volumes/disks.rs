@@ -1,4 +1,4 @@
-//! The files and disks of a volume: opened, looked at and cleared.
+//! The files and disks of a volume: opened, checked and cleared.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(super) fn whole(parts: &[Arc<FileDevice>]) -> Arc<dyn Device> {
     }
 }
 
-/// Makes a device one that can be taken again.
+/// Clears a device so that it can be used again.
 pub(super) fn clear_beginning(device: &FileDevice) -> Result<(), ServerError> {
     let length = device.geometry().length.min(MUST_BE_EMPTY) as usize;
     device.write_from(0, &vec![0; length])?;

@@ -28,9 +28,9 @@ pub enum VolumesError {
     HostFull {
         /// The volume.
         volume: String,
-        /// Where the file system is.
+        /// The place of the file system.
         place: String,
-        /// What it has left.
+        /// Its free space.
         free: cairn_base::ByteSize,
     },
     /// A device that a new volume should take holds something.
@@ -48,7 +48,7 @@ pub enum VolumesError {
         need: u64,
         /// Bytes.
         have: u64,
-        /// The last of them, of a volume that is there.
+        /// The last of them, for an existing volume.
         last: Option<PathBuf>,
     },
     /// A device cannot be opened.
@@ -82,7 +82,7 @@ pub enum VolumesError {
         kind: ErrorKind,
         /// Why.
         reason: String,
-        /// What to do.
+        /// The remedy.
         next: String,
     },
     /// A device of a volume that is not open.
@@ -130,7 +130,7 @@ pub enum VolumesError {
         kind: ErrorKind,
         /// Why.
         why: &'static str,
-        /// What to do.
+        /// The remedy.
         next: &'static str,
     },
     /// A log was to be thrown away that can be replayed.
@@ -147,7 +147,7 @@ pub enum VolumesError {
         /// The snapshot.
         base: String,
     },
-    /// A volume of which there are clones.
+    /// A volume with clones.
     #[error("`{clone}` is a clone of a snapshot of `{volume}`")]
     HasClone {
         /// The volume.

@@ -61,7 +61,7 @@ impl Server {
         let (mine, volume) = (self.clone(), name.to_owned());
         let work = move |progress: &Progress| {
             let name = volume.as_str();
-            // Its clients go on meanwhile.
+            // Its clients continue meanwhile.
             mine.volumes.fold_history_back(name, progress)?;
             let _still = mine.mounts.keep_still(name);
             mine.refuse_if_stood_on(name)?;
@@ -70,7 +70,7 @@ impl Server {
             let outcome = mine.mirrors.alone(name, || mine.volumes.disable_history(name, progress));
             mine.close_sessions_before(&before);
             outcome?;
-            tracing::warn!(volume = name, "the history of a volume was taken away");
+            tracing::warn!(volume = name, "removed the history of a volume");
             Ok(None)
         };
         self.jobs.start("disable", name, work)

@@ -53,8 +53,8 @@ impl Volumes {
         Ok(Plan { beneath, options, store_bytes: wish.store_bytes })
     }
 
-    /// Makes the history of a volume, of which its document tells by now. A file that is made for
-    /// it goes into `made`; a store that was there is empty again where this fails.
+    /// Creates the history of a volume that its document already records. A created file is added
+    /// to `made`; an existing store is empty again if this fails.
     pub(super) fn make_history(
         &self,
         volume: &str,
@@ -130,7 +130,7 @@ impl Volumes {
             let (at_ns, undo) = under.device.revert(at)?;
             Ok(api::Reverted { at_ns, undo, sessions_ended: 0, findings: Vec::new(), dry_run: false })
         });
-        // One that takes no changes there is of less use than where it was.
+        // A volume that is read-only there is less useful than in its earlier state.
         let of_use = |opened: Arc<OpenVolume>| match opened.volume.status().latched {
             Some(error @ VolumeError::InodesLost(_)) if reverted.is_ok() => {
                 let _ = opened.end();
@@ -143,7 +143,7 @@ impl Volumes {
         let (mut reverted, opened) = match (reverted, opened) {
             (Ok(reverted), Ok(opened)) => (reverted, opened),
             (Ok(reverted), Err(error)) => {
-                tracing::error!(volume = name, %error, "it does not open at that instant, and goes back to where it was");
+                tracing::error!(volume = name, %error, "it does not open at that instant; undoing the revert");
                 let undo = api::Instant::mark(&reverted.undo);
                 let back = under.device.revert(&undo).and_then(|_| self.open_over(&open, under));
                 let why = match &back {
@@ -169,8 +169,8 @@ impl Volumes {
         Ok((opened, reverted))
     }
 
-    /// Closes a volume, even if it is in use, for an operation on the storage below it. It must be
-    /// put back.
+    /// Closes a volume, even if it is in use, for an operation on the storage below it. The caller
+    /// must register it again by `put`.
     pub(super) fn take_away(&self, open: &OpenVolume, by: &'static str) -> Result<(), ServerError> {
         self.entries.write().insert(open.name.clone(), VolumeState::Away { by });
         let closed = open.end();

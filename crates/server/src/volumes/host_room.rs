@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 /// How often is looked.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Percentage of free space below which the owner gets a warning, if a volume may use more than
-/// what is free.
+/// Percentage of free space below which the owner gets a warning, if a volume may use more than the
+/// free space.
 pub(super) const HOST_FREE_PERCENT: u64 = 10;
 
 /// The unit of `st_blocks`.
@@ -68,7 +68,7 @@ pub(super) fn room_under(files: &[PathBuf]) -> Option<api::HostRoom> {
     rooms.min_by_key(|room| i128::from(room.free_bytes) - i128::from(room.unwritten_bytes))
 }
 
-/// The topmost folder above a file on its file system: where that is mounted.
+/// The topmost folder above a file on its file system: the mount point.
 pub(super) fn top_of(path: &Path, device: u64) -> &Path {
     let is_on_it = |folder: &&Path| fs::metadata(folder).is_ok_and(|found| found.dev() == device);
     path.ancestors().skip(1).take_while(is_on_it).last().unwrap_or(path)

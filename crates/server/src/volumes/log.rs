@@ -50,8 +50,8 @@ impl Volumes {
         state::save(&path, &VolumeDocument { log_devices: both, ..before.clone() })?;
         let target = LogTarget::Device { device: log.beside(&open.rehearsal)?, id: new_id() };
         if let Err(error) = open.volume.move_log(&target) {
-            // Where the log is now the volume knows. A path too many does no harm, and one too few
-            // would.
+            // Only the volume knows the present place of the log. An extra path does no harm, but a
+            // missing one would.
             if open.volume.status().latched.is_none() {
                 state::save(&path, &before)?;
             }
@@ -62,8 +62,7 @@ impl Volumes {
         Ok(open)
     }
 
-    /// Opens a volume that cannot be opened for want of its log at its last consistency point, or
-    /// only says what that would lose.
+    /// Opens a volume that lacks its log at its last consistency point, or only reports the loss.
     pub(crate) fn discard_log(&self, name: &str, dry_run: bool) -> Result<api::DiscardedLog, ServerError> {
         let _turn = self.turns.take(&[name], "it is being opened without its log")?;
         // It may have come back since the server started: then nothing is lost.
@@ -95,7 +94,7 @@ impl Volumes {
         let open = self.run(name, parts, volume, fence, rehearsal)?;
         self.entries.write().insert(name.to_owned(), VolumeState::Open(open));
         self.open_clones_of(name);
-        tracing::warn!(volume = name, %reason, "the intent log was thrown away; flushed writes are lost");
+        tracing::warn!(volume = name, %reason, "discarded the intent log; flushed writes are lost");
         let path = self.folder(name).join("volume.json");
         state::save(&path, &VolumeDocument { log_devices: Vec::new(), ..document })?;
         Ok(answer)

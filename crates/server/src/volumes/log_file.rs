@@ -1,4 +1,4 @@
-//! The device of a volume's intent log: taken, and found among the places where it may be.
+//! The device of a volume's intent log: opened, and found among its possible places.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

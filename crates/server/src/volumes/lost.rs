@@ -36,7 +36,7 @@ impl Volumes {
     }
 }
 
-/// True where there is no volume, a part of one, or one whose beginnings are damaged.
+/// True if there is no volume, a part of one, or one with a damaged beginning.
 fn is_another(error: &VolumeError) -> bool {
     matches!(
         error,

@@ -19,8 +19,8 @@ use crate::volumes::document::{Making, VolumeDocument};
 impl Making {
     /// The device begins with that volume, as it was made.
     fn is_volume(&self, device: &FileDevice) -> bool {
-        // A mirror has the id of its source, as others may have; one that has received anything is
-        // further on.
+        // A mirror has the id of its source, as others may have; one that has received data has a
+        // later generation.
         Volume::inspect(device)
             .is_ok_and(|found| found.id.to_string() == self.volume && Volume::is_as_made(device))
     }
@@ -63,9 +63,9 @@ pub(super) fn take_back_made(folder: &Path) {
     };
     take_back_history(volume, &document);
     if let Some(making) = &document.made_as {
-        tracing::warn!(volume, "a volume that was only being made is taken back; run the same command again");
+        tracing::warn!(volume, "removed a volume whose creation was interrupted; run the same command again");
         if let Err(error) = making.take_back(&document.devices, &document.log_devices, BUSY_PATIENCE) {
-            tracing::warn!(volume, %error, "what there is of a volume that was only made stays on its devices");
+            tracing::warn!(volume, %error, "could not clear the remains of an unfinished volume from its devices");
         }
     }
 }

@@ -42,7 +42,7 @@ impl Volumes {
         let path = seen_path(&self.folder(name));
         Seen::forget(&path).map_err(ServerError::path("remove", &path))?;
         let open = self.open_one(name, BUSY_PATIENCE)?;
-        tracing::warn!(volume = name, %reason, "the older store of a history was taken as it is");
+        tracing::warn!(volume = name, %reason, "accepted the older store of a history");
         self.put(name, &Ok(open));
         self.open_clones_of(name);
         Ok(answer)

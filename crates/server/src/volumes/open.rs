@@ -70,7 +70,7 @@ pub(crate) struct OpenVolume {
     pub(crate) hooks: Arc<Hooks>,
     /// The live tree of files, while it is in use.
     pub(super) tree: Mutex<Weak<Tree>>,
-    /// Where that is mounted.
+    /// The mounts of that tree.
     pub(super) mounts: Mutex<Vec<Weak<Mount>>>,
     /// Held while the dates of its BSD dumps change. The snapshots that dumps at work have made for
     /// themselves.
@@ -121,7 +121,7 @@ impl OpenVolume {
                 rounds.turn();
                 let Err(error) = outcome else { continue };
                 if self.volume.status().latched.is_some() {
-                    tracing::error!(volume = self.name, %error, "no more work is done in the background of a volume");
+                    tracing::error!(volume = self.name, %error, "the background work of a volume has stopped");
                     return;
                 }
                 // An unreadable block, or space that another program has used: all other work

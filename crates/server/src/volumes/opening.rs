@@ -60,9 +60,9 @@ impl Volumes {
                 remove_left(&found.path());
                 continue;
             }
-            // One that its owner has put aside has a dot before its name.
+            // A volume that its owner has set aside has a dot before its name.
             if name.starts_with('.') || is_no_volume(&found.path()) {
-                tracing::warn!(path = %found.path().display(), "what is among the volumes and is none is left alone");
+                tracing::warn!(path = %found.path().display(), "ignored an entry among the volumes that is not a volume");
                 continue;
             }
             if !volumes.clear_temporary(&name) {

@@ -17,7 +17,7 @@ use crate::volumes::open::OpenVolume;
 const KEPT_FOR: Duration = Duration::from_secs(60);
 /// Paths that are kept; more files are not named until these are forgotten.
 const KEPT_MAX: usize = 10_000;
-/// Snapshots, from the newest on, in which a file is looked for that has no name now.
+/// Snapshots, from the newest on, that are searched for a file without a present name.
 const SNAPSHOTS_MAX: usize = 8;
 
 impl OpenVolume {
@@ -62,8 +62,8 @@ impl OpenVolume {
         self.file_paths.known.lock().get(&of).and_then(|(_, path)| path.clone())
     }
 
-    /// The path of a file now; of one that was deleted, that of the newest snapshot that has it,
-    /// and its name.
+    /// The path of a file now; for a deleted one, the path in the newest snapshot that has it, and
+    /// that snapshot's name.
     pub(crate) fn path_anywhere(&self, file: FileId) -> Option<(Vec<u8>, String)> {
         let now = self.path_of((None, file)).map(|path| (path, String::new()));
         now.or_else(|| {

@@ -36,7 +36,7 @@ impl Volumes {
             lose_unflushed: request.lose_unflushed,
         });
         let faults = request.describe();
-        tracing::warn!(volume = name, faults, "faults are put under a volume on purpose");
+        tracing::warn!(volume = name, faults, "deliberate faults are active under a volume");
         Ok(open.rehearsal_status())
     }
 

@@ -237,7 +237,7 @@ impl Unfinished<'_> {
         self.parts.as_ref().map(|parts| &parts.devices[..]).unwrap_or_default()
     }
 
-    /// Where the notes are.
+    /// The path of the notes.
     pub(crate) fn notes(&self) -> PathBuf {
         self.nursery.join(NOTES)
     }

@@ -117,7 +117,7 @@ impl OpenVolume {
     }
 }
 
-/// True of a refusal for want of room in a history beneath its floor.
+/// True for a refusal for lack of room in a history beneath its floor.
 pub(crate) fn is_of_full_history(error: &ServerError) -> bool {
     matches!(error, ServerError::Volumes(VolumesError::OverHistory { kind: ErrorKind::NoSpace, .. }))
 }

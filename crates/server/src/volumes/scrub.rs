@@ -26,7 +26,7 @@ const RATE: u64 = 100 << 20;
 const REST_MAX: Duration = Duration::from_millis(200);
 /// Interval at which the cursor is saved: after a kill at most this much is read again.
 const WRITE_EVERY: Duration = Duration::from_secs(10);
-/// How often damaged blocks are looked at again.
+/// Interval at which damaged blocks are checked again.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Findings of one pass that are kept; more are counted.
 const FINDINGS_MAX: usize = 1000;
@@ -47,7 +47,7 @@ impl OpenVolume {
     pub(super) fn scrub_round(&self, clock: &dyn Clock) {
         self.look_at_damage(clock);
         if let Err(error) = self.volume.free_stranded() {
-            tracing::warn!(volume = self.name, %error, "removed files with nodes that can't be read are not freed: something else can't be read either");
+            tracing::warn!(volume = self.name, %error, "removed files with unreadable nodes are not freed: other data is unreadable too");
         }
         let mut inner = self.scrub.inner.lock();
         let (now, now_ms) = (clock.monotonic(), clock.now().0 / 1_000_000);
@@ -165,9 +165,9 @@ impl OpenVolume {
             match self.volume.look_again(block) {
                 Ok(Health::Damaged | Health::Gone | Health::Sound) => {}
                 Ok(Health::Mended) => {
-                    tracing::warn!(volume = self.name, vbn = block.vbn.0, "mended from memory")
+                    tracing::warn!(volume = self.name, vbn = block.vbn.0, "repaired from memory")
                 }
-                Err(error) => tracing::debug!(volume = self.name, %error, "a damaged block is not looked at"),
+                Err(error) => tracing::debug!(volume = self.name, %error, "a damaged block is not checked"),
             }
             if self.ending.load(std::sync::atomic::Ordering::Acquire) {
                 break;

@@ -32,7 +32,7 @@ pub(crate) struct ScrubDocument {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Running {
     pub(super) started_ms: u64,
-    /// Reading and resting, without the time in which the server was not there.
+    /// Reading and resting, without the time in which the server was stopped.
     pub(super) spent_ms: u64,
     pub(super) blocks: u64,
     pub(super) done: u64,
@@ -139,7 +139,7 @@ impl Scrub {
         let saved = state::save(&self.path, &inner.document);
         inner.unwritten = saved.is_err();
         if let Err(error) = saved {
-            tracing::warn!(%error, "how far a scrub is, and what is damaged, was not written down");
+            tracing::warn!(%error, "could not save the progress and the findings of a scrub");
         }
     }
 }

@@ -25,7 +25,7 @@ impl OpenVolume {
     /// only root could write to it. It closes with its last user.
     pub(crate) fn live_tree(&self) -> Result<Arc<Tree>, ServerError> {
         let mut tree = self.tree.lock();
-        // One that a rollback has overtaken is not handed out again.
+        // A tree from before a rollback is not returned again.
         if let Some(tree) = tree.upgrade().filter(|tree| tree.is_current()) {
             return Ok(tree);
         }
@@ -95,7 +95,7 @@ impl OpenVolume {
         for mount in mounts {
             if let Err(error) = mount.collect() {
                 let point = mount.point().display();
-                tracing::warn!(volume = self.name, %point, %error, "what programs wrote last is not in a snapshot");
+                tracing::warn!(volume = self.name, %point, %error, "the last writes of programs are not in a snapshot");
             }
         }
     }

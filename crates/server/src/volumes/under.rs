@@ -27,12 +27,12 @@ pub(super) fn options_of(wish: &api::VolumeHistory) -> Result<HistoryOptions, Se
     new_history(wish.placement, granularity, &wish.window, FloorPolicy::Wait, BLOCK_BYTES)
 }
 
-/// Bytes of a store that is made for devices of such a length.
+/// Bytes of a new store for devices of this length.
 pub(super) fn store_bytes(wanted: Option<u64>, origin_bytes: u64) -> u64 {
     wanted.unwrap_or(origin_bytes.max(STORE_MIN))
 }
 
-/// Why the log of such a volume has no device of its own.
+/// Why the log of such a volume cannot have a device of its own.
 pub(super) const LOG_FAULT: &str =
     "a volume with a history keeps its intent log on its own devices, so that both are reverted together";
 
@@ -49,14 +49,14 @@ pub(super) const LOG_BACK: &str = "move the log to the devices of the volume wit
 pub(super) struct Beneath {
     /// Absolute.
     pub(super) store: PathBuf,
-    /// Which history is there.
+    /// The id of the history.
     pub(super) id: String,
     /// Numbers not yet assigned when the volume was last reverted: it continues from there.
     pub(super) next_file: u64,
     pub(super) next_snapshot: u64,
     /// Where its versions go.
     pub(super) placement: api::Placement,
-    /// It is being taken away: a store without a history is the end of that.
+    /// It is being disabled: a store without a history completes that.
     pub(super) leaving: bool,
 }
 
@@ -135,9 +135,9 @@ impl Beneath {
 
     /// The same at a start, which continues without the history.
     pub(super) fn take_back_now(&self, volume: &str, is_of_nobody: bool) {
-        tracing::warn!(volume, store = %self.store.display(), "a history that was only being made is taken back; run the same command again");
+        tracing::warn!(volume, store = %self.store.display(), "removed a history whose creation was interrupted; run the same command again");
         if let Err(error) = self.take_back(volume, is_of_nobody) {
-            tracing::warn!(volume, store = %self.store.display(), %error, "what there is of a history that was only made stays");
+            tracing::warn!(volume, store = %self.store.display(), %error, "could not remove the remains of an unfinished history");
         }
     }
 
@@ -211,7 +211,7 @@ impl Under {
         self.device.end();
     }
 
-    /// Makes the store one that can be named again.
+    /// Clears the store so that it can be named again.
     pub(super) fn clear(&self) -> Result<(), ServerError> {
         clear_beginning(&self.store)
     }
@@ -221,7 +221,7 @@ impl Under {
     }
 }
 
-/// Where it is noted how far the history of the volume in `folder` has come.
+/// The path of the saved position of the history of the volume in `folder`.
 pub(super) fn seen_path(folder: &Path) -> PathBuf {
     folder.join("history.seen")
 }

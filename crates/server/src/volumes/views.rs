@@ -94,7 +94,7 @@ impl Views {
             match views.look(volume, &full, held, clock) {
                 Ok(view) => drop(views.shown.write().insert(name, Arc::new(view))),
                 Err(error) => {
-                    tracing::error!(view = full, %error, "a view can't be shown; its instant stays");
+                    tracing::error!(view = full, %error, "cannot show a view; its instant stays");
                     drop(views.closed.write().insert(name, ClosedView { at, error, _held: spare }));
                 }
             }

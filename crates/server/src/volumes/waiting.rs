@@ -71,7 +71,7 @@ impl Volumes {
         }
         let (entry, open) = match self.open_one(name, Duration::ZERO) {
             Ok(open) => {
-                tracing::info!(volume = name, "its devices are there now, and it is open");
+                tracing::info!(volume = name, "its devices are available now, and it is open");
                 (VolumeState::Open(open.clone()), Some(open))
             }
             Err(error) => (VolumeState::Unavailable(Arc::new(error)), None),
@@ -107,7 +107,7 @@ impl Volumes {
     }
 }
 
-/// True when a volume cannot be opened for want of a device that may come yet.
+/// True when a volume cannot be opened for lack of a device that may still appear.
 fn wants_a_device(error: &ServerError) -> bool {
     match error {
         ServerError::Volumes(VolumesError::OpenDevice(_))

@@ -16,7 +16,7 @@ pub(crate) fn step_back() {
         let first = Some(rustix::process::getpid());
         let nicer = rustix::process::getpriority_process(first).map(|now| now + NICER);
         if let Err(error) = nicer.and_then(|nicer| rustix::process::setpriority_process(thread, nicer)) {
-            tracing::debug!(%error, "a thread of the background has the priority of clients");
+            tracing::debug!(%error, "a background thread has the priority of clients");
         }
     }
 }

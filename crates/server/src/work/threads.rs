@@ -28,7 +28,7 @@ fn beside<'a>(
         for helper in helpers {
             let (gate, opened) = channel::<()>();
             let run = move || {
-                // Without one that opens it there is nothing to do.
+                // If the gate is never opened, there is nothing to do.
                 if opened.recv().is_ok() {
                     helper();
                 }

@@ -64,8 +64,8 @@ pub fn listed(names: &Path) -> Vec<PathBuf> {
 /// volumes get their names, and stay until another dump is complete.
 ///
 /// # Errors
-/// [`ErrorKind::Taken`] where there is such a dump, and it may not be replaced; [`ErrorKind::Busy`]
-/// while another dump is being made there.
+/// [`ErrorKind::Taken`] if such a dump exists and must not be replaced; [`ErrorKind::Busy`] while
+/// another dump is being made there.
 pub fn keep_whole(paths: &[PathBuf], overwrite: bool) -> Result<(), Failure> {
     for (index, last) in paths.iter().enumerate() {
         let partial = temporary(last);
@@ -190,7 +190,7 @@ impl Volumes {
         let mut made = Vec::new();
         let mut buffer = vec![0; PIECE];
         loop {
-            // A volume begins only when there is something for it.
+            // A volume begins only when it has data.
             let most = self.bytes.min(PIECE as u64) as usize;
             let first = read_some(&mut from, &mut buffer[..most])?;
             if first == 0 {
@@ -260,7 +260,7 @@ impl Cutting {
     ) -> Result<Option<(T, String)>, Failure> {
         let is_whole = matches!(outcome, Ok(Some(_)));
         if !is_whole {
-            // Else the server may go on to write, and the pipe never ends.
+            // Otherwise the server may keep writing, and the pipe never ends.
             let _ = self.line.shutdown(Shutdown::Both);
         }
         let cut = self.thread.join().map_err(|_| {

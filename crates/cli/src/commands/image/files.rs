@@ -22,7 +22,7 @@ use crate::exit::Failure;
 /// The mode of a file of a dump.
 const PRIVATE: u32 = 0o600;
 
-/// Bytes that are looked at together.
+/// Bytes that are checked at once.
 const PIECE: usize = 1 << 20;
 
 /// Where a part of a dump goes.
@@ -116,13 +116,13 @@ impl Target {
         Ok(target)
     }
 
-    /// One that was there before may be open to others.
+    /// An existing file may be accessible to others.
     fn keep_private(&self) -> Result<(), Failure> {
         let private = fs::Permissions::from_mode(PRIVATE);
         self.file.set_permissions(private).map_err(|error| opening(Path::new(&self.called), &error))
     }
 
-    /// The file is there only since it was opened here.
+    /// Whether opening it here has created the file.
     fn is_new(&self) -> bool {
         self.names.as_ref().is_some_and(|names| names.passing)
     }
@@ -180,7 +180,7 @@ impl Target {
         &self.file
     }
 
-    /// It can be looked at again, as a pipe or a device can't.
+    /// Whether it can be read again, unlike a pipe or a device.
     pub fn lasts(&self) -> bool {
         self.file.metadata().is_ok_and(|found| found.is_file())
     }
@@ -239,7 +239,7 @@ pub fn allow_many_files() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Refuses a file that is there, unless it may be replaced.
+/// Refuses an existing file, unless it may be replaced.
 pub fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), Failure> {
     match fs::metadata(path) {
         Ok(found) if found.is_file() && !overwrite => Err(exists(&path.display().to_string())),
@@ -288,7 +288,7 @@ fn is_left_by_a_dump(file: &File) -> std::io::Result<bool> {
     if DumpHeader::may_begin(head) || VolumeLabel::may_begin(head) {
         return Ok(true);
     }
-    // Images of disks and of file systems begin with as many zeroes.
+    // Images of disks and of file systems may begin with as many zeroes.
     let is_nothing = has_nothing(file);
     // The writer of the file begins at the present offset.
     rustix::fs::seek(file, SeekFrom::Start(0))?;
@@ -326,7 +326,7 @@ fn in_use(called: &str) -> Failure {
     )
 }
 
-/// A pipe or a device was named for a dump that is to go on.
+/// A pipe or a device was named for a dump that is to be resumed.
 pub fn not_resumable() -> Failure {
     Failure::new(
         ErrorKind::Usage,

@@ -207,7 +207,7 @@ impl Target {
 struct AttributesSet {
     /// The last error, except for attributes that this user may not set.
     failed: Option<rustix::io::Errno>,
-    /// There is a list of rights, which is not taken here.
+    /// There is an access list, which this file system does not accept.
     lacks_list: bool,
 }
 
@@ -324,7 +324,7 @@ impl Place {
         })
     }
 
-    /// Takes the file or directory here elsewhere, over whatever file is there.
+    /// Moves the file or directory elsewhere, and replaces any file there.
     pub fn move_to(&self, other: &Place) -> io::Result<()> {
         Ok(fs::renameat(&self.directory, self.name.as_slice(), &other.directory, other.name.as_slice())?)
     }

@@ -34,7 +34,7 @@ const LINK_MAX: usize = 4096;
 const HELD_MAX: u64 = 256 << 10;
 /// Bytes of content from which on a batch is full.
 const BATCH_BYTES: usize = 1 << 20;
-/// Files of a batch that goes as soon as another directory begins, and of one that is full.
+/// Files in a batch that is sent when another directory begins, and in a full batch.
 const BATCH_FILES: (usize, usize) = (32, 512);
 /// Batches that wait for a thread: while they do, the dump is not read.
 const WAITING: usize = 2;
@@ -53,7 +53,7 @@ pub(super) enum Manner<'a> {
 
 /// A file that was read.
 struct Held {
-    /// How many-th it is.
+    /// Its position in the dump.
     order: u64,
     inode: Inode,
     names: Vec<Vec<u8>>,
@@ -324,8 +324,8 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Makes a file with its content at a path. Beside where it is: why it is not dressed as it
-    /// should be.
+    /// Creates a file with its content at a path. Returns its place, and why its attributes are
+    /// incomplete.
     fn make_at(
         &mut self,
         path: &[u8],

@@ -231,7 +231,7 @@ fn missing() -> io::Error {
     io::Error::other("neither this dump nor those before it have it")
 }
 
-/// Numbers that the dump has, and that its directories call something else than a directory.
+/// Numbers in the dump that are not directories according to its directories.
 fn files_now(open: &Open) -> HashSet<u32> {
     let (names, dumped) = (&open.names, open.reader.dumped());
     let all = names.directories().flat_map(|number| names.entries(number).unwrap_or(&[]));
@@ -261,8 +261,8 @@ fn names_now(before: &Names, open: &Open) -> BTreeMap<u32, Vec<Entry>> {
     let moved: HashSet<u32> = fresh.map(|entry| entry.number).collect();
     for number in unsure {
         let names = now.entry(number).or_default();
-        // A name that is another file's now is one of a file that the dump has, if there is any
-        // truth in it.
+        // A name that belongs to another file now must be that of a file in the dump, unless the
+        // dump is wrong.
         names.retain(|entry| {
             let known = before.lookup(number, &entry.name).filter(|known| used.contains(*known));
             known.is_none_or(|known| known == entry.number) || dumped.contains(entry.number)
@@ -300,7 +300,7 @@ fn is_done(open: &mut Open, path: &[u8], outcome: io::Result<()>) -> Result<bool
     }
 }
 
-/// The failure of a restore that has changed a tree, and can't go on.
+/// The failure of a restore that has changed a tree, and can't continue.
 fn ended(path: &[u8], error: io::Error) -> Failure {
     let mut failure = Failure::from(error);
     failure.body.message = format!("./{}: {}", name(path), failure.body.message);

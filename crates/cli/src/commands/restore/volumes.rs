@@ -114,7 +114,7 @@ pub fn is_end_of(path: &Path, number: u32) -> Result<bool, Failure> {
 fn look(files: &[(PathBuf, File)], output: Output) -> Result<(), Failure> {
     let mut dump = None;
     for (index, (path, file)) in files.iter().enumerate() {
-        // A tape can't be read twice; its label is looked at when its turn comes.
+        // A tape can't be read twice; its label is checked when its turn comes.
         if !file.metadata().is_ok_and(|meta| meta.is_file()) {
             continue;
         }

@@ -13,7 +13,7 @@ use crate::exit::Failure;
 use crate::instant::show;
 use crate::output::{Output, duration, size, table};
 
-/// The cache that a history is taken to have, in bytes: the server's curves have it as well.
+/// The assumed cache of a history, in bytes, as in the server's curves.
 const CACHE: u64 = 256 << 20;
 /// A recording shorter than this says little about a day.
 const HOUR_S: f64 = 3600.0;

@@ -152,7 +152,7 @@ fn unmade(folder: &Path, kind: ErrorKind, why: impl std::fmt::Display) -> Failur
     Failure::new(kind, format!("{}: {why}", folder.display()), next)
 }
 
-/// It failed for want of room below its devices.
+/// It failed for lack of room below its devices.
 fn is_for_room(error: &TraceError) -> bool {
     match error {
         TraceError::Device { source, .. } => matches!(source, DeviceError::NoSpace { .. }),

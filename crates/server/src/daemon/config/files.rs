@@ -1,11 +1,10 @@
-//! Configuration files: one that is named, and those in `conf.d` beside it.
+//! Configuration files: the named one, and those in `conf.d` beside it.
 //!
 //! The files of `conf.d` whose names end in `.toml` come after the named one, in the order of their
-//! names, and the last file that sets a key wins: an administrator's own files, and those of tools,
-//! need not touch the one that came with the service. A server reads them when it starts, and does
-//! not start if one has a fault. [`check`] reports all faults at once, key by key with file and
-//! line, and the probably intended value. It also reports keys that are set twice: that is allowed,
-//! but often a mistake.
+//! names. The last file that sets a key wins, so the files of administrators and of tools need not
+//! change the service's own file. A server reads them when it starts, and does not start if one has
+//! a fault. [`check`] reports all faults at once, key by key with file and line, and the probably
+//! intended value. It also reports keys that are set twice: that is allowed, but often a mistake.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -82,7 +81,7 @@ impl Settings {
     }
 }
 
-/// Looks at a configuration without starting anything. Fails when a file can't be read.
+/// Checks a configuration without starting anything. Fails if a file can't be read.
 pub fn check(path: &Path) -> Result<ConfigCheck, ServerError> {
     let mut report = ConfigCheck { files: files_of(path)?, ..ConfigCheck::default() };
     let mut said: BTreeMap<String, (PathBuf, usize, String)> = BTreeMap::new();
@@ -214,7 +213,7 @@ fn nearest(name: &str) -> Option<&'static str> {
     (near.0 <= at_most).then_some(near.1)
 }
 
-/// How many letters have to be put in, taken away or changed to make one word the other.
+/// The number of letters to insert, delete or change to turn one word into the other.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, left) in a.bytes().enumerate() {

@@ -96,7 +96,7 @@ impl Server {
         Ok(())
     }
 
-    /// Goes on without a state file that can't be read; where it was set aside.
+    /// Continues without an unreadable state file. Returns the path to which it was set aside.
     pub(crate) fn give_up_state(&self, request: &api::GiveUpState) -> Result<api::GivenUp, ServerError> {
         let (kind, path, name) = self.state_file(&request.file)?;
         if (kind.check)(&path).is_ok() && !self.unknown.has(&path) {

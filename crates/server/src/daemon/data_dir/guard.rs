@@ -47,7 +47,7 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// The same of one that must not be there.
+/// The same for one that must not exist.
 pub(crate) fn make_new_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
 }
@@ -79,10 +79,10 @@ fn close_below(path: &Path, found: &Metadata, device: u64, levels: usize) -> Res
         // the mode allows others.
         match fs::set_permissions(path, Permissions::from_mode(mode & !OTHERS)) {
             Ok(()) => {
-                tracing::warn!(path = %path.display(), mode = format!("{mode:o}"), "it was open to other users, and is closed to them now")
+                tracing::warn!(path = %path.display(), mode = format!("{mode:o}"), "removed the access of other users")
             }
             Err(error) if mode & 0o022 == 0 || is_data => {
-                tracing::warn!(path = %path.display(), %error, "it is open to other users, and can't be closed");
+                tracing::warn!(path = %path.display(), %error, "cannot remove the access of other users");
             }
             Err(error) => return Err(ServerError::path("close to other users", path)(error)),
         }

@@ -1,4 +1,4 @@
-//! Releases that stop in the middle, and go on.
+//! Releases that stop in the middle, and resume.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

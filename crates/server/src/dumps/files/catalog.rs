@@ -10,8 +10,7 @@
 //! # Invariants
 //! 1. A catalogue belongs to one snapshot, whose number it has. It is used as long as that snapshot
 //!    exists, and only for a dump without a path and without patterns.
-//! 2. It is a cache: when it is missing, damaged, or of another snapshot, a dump looks at all
-//!    inodes as if there had never been one.
+//! 2. It is a cache: if it is missing, damaged, or of another snapshot, a dump checks all inodes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -162,7 +161,7 @@ impl Catalog {
         dumped.insert(ROOT);
         let mut waiting: Vec<u32> = changed;
         while let Some(file) = waiting.pop() {
-            // Whatever there is has a name.
+            // Every existing file has a name.
             if !used.contains(file) {
                 return Err(wrong());
             }

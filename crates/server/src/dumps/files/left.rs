@@ -1,9 +1,9 @@
 //! Snapshots that dumps make for themselves, and those that a server which died has left.
 //!
 //! Each is noted in `dates.json` before it is created, and the note is removed after it. So the
-//! note identifies the leftovers of a dump; a snapshot of such a name without a note belongs to an
-//! owner (from a schedule with such a label, or from the time when owners could assign such names),
-//! and is never touched.
+//! note identifies the leftovers of a dump. A snapshot of such a name without a note belongs to an
+//! owner, and is never touched: it is from a schedule with such a label, or from the time when
+//! owners could assign such names.
 //!
 //! One that is in use by now (it is held, cloned, mounted, or has a session) stays, with its note.
 //! The next dump and the next start check it again.
@@ -73,7 +73,7 @@ impl Own {
             }
         });
         if let Err(error) = noted {
-            tracing::warn!(volume = self.open.name, snapshot = self.name, %error, "a dump's snapshot stays noted until the next dump");
+            tracing::warn!(volume = self.open.name, snapshot = self.name, %error, "the record of a dump's snapshot stays until the next dump");
         }
     }
 }

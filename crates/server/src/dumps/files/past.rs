@@ -62,8 +62,8 @@ impl Record {
         if let Some(base) = line.entries.values().find(is_this) {
             return !line.own.contains(&base.id);
         }
-        // It is not there any more. Something else of a state that was given up may be, from the
-        // same time or later.
+        // It does not exist any more. Another snapshot of the discarded state may, from the same
+        // time or later.
         let younger = line.entries.keys().filter(|id| {
             let descends = line.back_from(**id).any(|before| before == target);
             !descends && !line.own.contains(id) && show(id).is_some_and(|other| seconds(&other) >= self.date)
@@ -73,7 +73,7 @@ impl Record {
     }
 }
 
-/// Whether the volume was rolled back since a snapshot was made that is there still.
+/// Whether the volume was rolled back since the creation of an existing snapshot.
 pub(super) fn is_past(open: &OpenVolume, snapshot: &Snapshot) -> bool {
     let line = Line::of(open, open.volume.active_parent());
     line.entries.contains_key(&snapshot.id) && !line.own.contains(&snapshot.id)

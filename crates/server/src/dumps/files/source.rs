@@ -92,7 +92,7 @@ pub(super) struct TreeSource {
     /// Numbers of files whose inodes can't be read, if there are such files.
     lost: Mutex<Vec<(FileId, FileId)>>,
     work: Mutex<Work>,
-    /// There is something to load, or the end.
+    /// Signals that there is more to load, or the end.
     more: Condvar,
     /// Something was loaded.
     done: Condvar,
@@ -257,7 +257,7 @@ impl TreeSource {
             work.pieces.remove(&(file, offset));
         }
         work.pieces.retain(|_, piece| piece.is_none());
-        // Not before there is room for a whole batch: a thread that wakes for less goes to sleep
+        // Not before there is room for a whole batch: a thread that wakes earlier would sleep
         // again.
         if work.has_room() {
             self.more.notify_one();
@@ -341,8 +341,8 @@ fn file_of(tree: &Tree, number: u32) -> FileId {
     }
 }
 
-/// A directory's path, or the number of anything else: which names a file has is not known without
-/// looking everywhere.
+/// A directory's path, or the number of another file: its names are not known without a search of
+/// all directories.
 pub(super) fn name_of(tree: &Tree, number: u32) -> String {
     match tree.directory_path(file_of(tree, number)) {
         Ok(path) => format!("/{}", cairn_files::quoted_path(&path)),

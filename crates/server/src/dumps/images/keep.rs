@@ -23,7 +23,7 @@ impl Keep {
     pub(crate) fn open(volume: &Arc<Volume>, folder: &Path) -> Self {
         let path = folder.join("dumps.json");
         let document = state::load::<ImageDumpsDocument>(&path).unwrap_or_else(|error| {
-            tracing::warn!(%error, "what an unfinished image dump needs is not kept");
+            tracing::warn!(%error, "could not protect the snapshots of an unfinished image dump");
             None
         });
         let Some(unfinished) = document.and_then(|document| document.unfinished) else {

@@ -66,7 +66,7 @@ pub(super) struct Sample {
     /// Where on it, in bytes.
     pub(super) at: u64,
     pub(super) vbn: u64,
-    /// Of which dump.
+    /// The dump.
     pub(super) dump: usize,
     pub(super) checksum: String,
 }
@@ -122,7 +122,7 @@ impl RestoreNotes {
         }
     }
 
-    /// Whether a device is as long as it was; a device may have grown at its end.
+    /// Whether a device has its earlier length; the last one may have grown.
     pub(crate) fn has_length(&self, number: usize, device: &FileDevice) -> bool {
         let length = device.geometry().length;
         let is_last = number + 1 == self.lengths.len();

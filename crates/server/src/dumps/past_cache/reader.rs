@@ -21,7 +21,7 @@ use crate::peers::token::random_bytes;
 const READERS: usize = 4;
 /// Pieces of each that wait to be taken.
 const WAITING: usize = 1;
-/// Places of a file, at random, where it is looked whether the page cache has it.
+/// Random places of a file for the check whether the page cache has it.
 const LOOKS: u64 = 16;
 
 /// A file of which each byte is read once, or seldom.
@@ -34,7 +34,7 @@ struct Inner {
 }
 
 impl Source {
-    /// Takes a regular file. One that the page cache has is read from there, which is faster.
+    /// Opens a regular file. If the page cache has it, it is read from there, which is faster.
     pub(crate) fn new(file: File) -> Self {
         let direct = Direct::new();
         if !is_cached(&file) {

@@ -22,7 +22,7 @@ fn write<T>(
     super::write(file, lanes, work).expect("threads")
 }
 
-/// A folder on a disk, and one in memory where there is such: each takes direct requests or not.
+/// A folder on a disk, and one in memory if available: each may accept direct requests or not.
 fn folders() -> Vec<tempfile::TempDir> {
     let mut folders = vec![tempfile::tempdir().expect("a folder")];
     folders.extend(tempfile::tempdir_in("/dev/shm"));
@@ -46,7 +46,7 @@ fn blocks(rng: &mut Rng) -> (Vec<Block>, Vec<u8>) {
     let count = 1 + rng.below(256) as usize;
     let content = noise(rng.below(1000), count * BLOCK_SIZE);
     let mut blocks = Vec::new();
-    // In one piece of memory, or in as many as there are.
+    // In one piece of memory, or in several.
     match rng.one_in(2) {
         true => BlockMut::append_run(&mut blocks, count),
         false => blocks.extend((0..count).map(|_| BlockMut::dirty())),

@@ -28,8 +28,8 @@ use rustix::io::pwritev;
 
 use super::{ALIGNMENT, Buffer, Direct, PIECE};
 
-/// Buffers that smaller things are copied into, beside those on their way: one that waits, and one
-/// that is filled.
+/// Buffers for copies of smaller data, in addition to those in flight: one that waits, and one that
+/// is being filled.
 const BUFFERS_AHEAD: usize = 2;
 /// Requests that wait, at most. As much is lost with the process.
 const WAITING: usize = 1;
@@ -43,8 +43,8 @@ const LANES_MIN: usize = 2;
 /// Bytes by which a file is extended at a time: each extension waits for requests in flight.
 const ROOM_MIN: u64 = 8 << 20;
 const ROOM_MAX: u64 = 256 << 20;
-/// The part of the file system's free space (one in so many bytes) that is allocated ahead at most:
-/// others write there too, perhaps the dumped volume itself.
+/// At most one part in this many of the file system's free space is allocated ahead: others write
+/// there too, perhaps the dumped volume itself.
 const ROOM_PART: u64 = 16;
 /// Shorter records are copied.
 const RECORD_MIN: usize = 16 * ALIGNMENT;
@@ -202,7 +202,7 @@ impl<'a> Line<'a> {
         self.upto.load(Ordering::Acquire)
     }
 
-    /// Writes pieces until no more come.
+    /// Writes pieces until the queue closes.
     fn write_pieces(&self, full: &Mutex<Receiver<Vec<Piece>>>, give_back: &Sender<Buffer>) {
         loop {
             let turn = full.lock();
@@ -328,7 +328,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// From where on the file can be made longer: its end, if that is where it is written.
+/// The offset from which the file can be extended: its end, if the writes begin there.
 fn room_begins(file: &File, at: u64) -> Option<u64> {
     let in_place = fcntl_getfl(file).is_ok_and(|flags| !flags.contains(OFlags::APPEND));
     let ends = file.metadata().is_ok_and(|found| found.is_file() && found.len() <= at);
@@ -345,7 +345,7 @@ pub(super) fn room_behind(from: u64, end: u64, left: u64) -> Option<u64> {
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
-        // Where the work has panicked.
+        // Needed if the work has panicked.
         let _ = self.direct.leave(self.file);
         let _ = self.cut();
     }
@@ -460,7 +460,7 @@ impl Write for Writer<'_> {
         self.line.told()?;
         let misplaced = (self.at % ALIGNMENT as u64) as usize;
         if self.gathered.is_none() && misplaced > 0 {
-            // No piece is on its way yet: later ones begin where one before them ends.
+            // No piece is in flight yet: each later one begins at the end of the previous one.
             let count = bytes.len().min(ALIGNMENT - misplaced);
             self.line.put_last(self.at, &bytes[..count])?;
             self.at += count as u64;

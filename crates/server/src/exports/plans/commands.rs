@@ -9,7 +9,7 @@ use crate::exports::error::ExportsError;
 use crate::names::ExportName;
 
 impl Server {
-    /// The plan for a volume, one of its LUNs or a device, over a link of so many bytes a second.
+    /// The plan for a volume, one of its LUNs or a device, over a link of `link` bytes a second.
     pub(crate) fn plan(&self, subject: &str, link: u64) -> Result<api::LivePlan, ServerError> {
         if link == 0 {
             return Err(ServerError::Invalid {

@@ -54,8 +54,8 @@ fn consent_is_used_once_also_over_a_crash_behind_its_use() {
     let consents = started(dir.path(), false);
     assert!(!consents.allows("vol0", taker(2), &clock));
     assert!(consents.allows("vol0", taker(1), &clock));
-    // It dies when the volume has given way, and before anything else was written. Later the volume
-    // is a source again.
+    // It crashes after the volume has become the destination, and before any other write. Later the
+    // volume is a source again.
     drop(started(dir.path(), true));
     let consents = started(dir.path(), false);
     assert!(!consents.allows("vol0", taker(1), &clock), "it was used");

@@ -40,7 +40,7 @@ pub(super) struct Probe {
     pub(super) variables: Vec<(&'static str, String)>,
 }
 
-/// What came of it.
+/// The outcome of a probe.
 pub(super) struct Tried {
     pub(super) outcome: DrillOutcome,
     pub(super) exit_code: Option<i32>,

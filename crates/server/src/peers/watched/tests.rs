@@ -9,7 +9,7 @@ use cairn_base::{ManualClock, Timestamp};
 
 use super::Watched;
 
-/// Gives and takes so many bytes at once, each time after a while.
+/// Sends and accepts a number of bytes at once, each time after a delay.
 struct Slow {
     clock: Arc<ManualClock>,
     bytes: usize,

@@ -383,7 +383,7 @@ fn volume_whose_history_is_lost_has_what_was_flushed_and_with_logging_is_refused
         drop(lost);
         fs::rename(&aside, &store).expect("it is back");
         let again = volumes(after.path());
-        // One that was given up is not taken in again; one that was not is as it was.
+        // A discarded history is not used again; otherwise it is unchanged.
         let expected = if placement == "logging" { (5, true) } else { (9, false) };
         assert_eq!((read(&again), has_history(&again)), expected, "{placement}");
         again.end();

@@ -43,7 +43,7 @@ fn volume_whose_making_is_cut_is_made_by_the_same_command_on_the_same_store() {
     let before = volumes(folder.path());
     let nursery = before.dir.join(".vol0.new");
     std::fs::create_dir(&nursery).expect("a folder");
-    // There is a history, and no volume in it.
+    // A history exists, without a volume in it.
     let tiny = NewVolume { blocks: Some(1), ..new };
     assert!(before.make(&tiny, &nursery, &mut Vec::new()).is_err());
     let store = || FileDevice::open(&wish.store, FileOptions::default()).expect("the store");
@@ -52,7 +52,7 @@ fn volume_whose_making_is_cut_is_made_by_the_same_command_on_the_same_store() {
     let before = volumes(folder.path());
     History::id_of(&store()).expect_err("it is taken back");
     std::fs::create_dir(&nursery).expect("a folder");
-    // All but the last step: there is a whole volume in the store and beside it.
+    // All but the last step: a complete volume is in the store and beside it.
     drop(before.make(&new, &nursery, &mut Vec::new()).expect("it is made"));
     drop(before);
     let after = volumes(folder.path());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 
 const HELPERS: usize = 4;
-/// More than there is to be had.
+/// More memory than available.
 const STACK: usize = usize::MAX / 2;
 const PATIENCE: Duration = Duration::from_secs(10);
 

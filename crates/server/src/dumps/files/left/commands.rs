@@ -26,7 +26,7 @@ impl Server {
             return;
         }
         if let Err(error) = self.take_left_away(open) {
-            tracing::warn!(volume = open.name, %error, "what dumps have left is not taken away");
+            tracing::warn!(volume = open.name, %error, "could not delete the snapshots that dumps have left");
         }
     }
 
@@ -53,7 +53,11 @@ impl Server {
                     gone.map_err(ServerError::volume(&open.name))
                 }) {
                     Ok(_) => {
-                        tracing::info!(volume = open.name, snapshot = name, "took away what a dump has left");
+                        tracing::info!(
+                            volume = open.name,
+                            snapshot = name,
+                            "deleted a snapshot that a dump has left"
+                        );
                     }
                     Err(ServerError::Volumes(VolumesError::Volume {
                         source: VolumeError::NoSuchSnapshot(_),
