@@ -2,8 +2,8 @@
 //!
 //! The script is that of `clap_complete`, with a function before it that asks `cairn __complete`
 //! for names of volumes, snapshots, LUNs, mirrors and peers. That command takes the words up to the
-//! cursor and prints one name a line; it prints none where the word is no name, and where no server
-//! answers in time. Then the script of `clap_complete` goes on with commands, options and files.
+//! cursor and prints one name a line. It prints none if the word is not a name, or if no server
+//! answers in time. Then the script of `clap_complete` continues with commands, options and files.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -89,7 +89,7 @@ pub fn names(words: &[OsString]) -> Vec<String> {
     known.into_iter().filter(|name| name.starts_with(typed)).take(MOST).collect()
 }
 
-/// What a word names.
+/// Things that a word can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Volume,
@@ -113,7 +113,7 @@ enum Kind {
     Bucket,
 }
 
-/// What is to be completed, and the server that knows.
+/// The word to complete, and the server that has the names.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
     kind: Kind,
@@ -165,7 +165,7 @@ fn needs_value(option: &&Arg) -> bool {
     option.get_action().takes_values() && option.get_num_args().is_none_or(|count| count.min_values() > 0)
 }
 
-/// What an argument of a command names; none where a server knows nothing of it.
+/// The kind of name that an argument takes; none if a server has no such names.
 fn kind(path: &[&str], argument: &str) -> Option<Kind> {
     let kind = match (path, argument) {
         (["snapshot", "create"], "name") => Kind::NewSnapshot,

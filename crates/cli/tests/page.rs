@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use running::{PATIENCE, Running, cairn, vol0, wait_until};
 use serde_json::{Value, json};
 
-/// Tabs to what is looked for, at most.
+/// Tabs to an element, at most.
 const TABS_MAX: usize = 120;
 
 /// Looks for what makes a page hard to use: little contrast, no name, a width that scrolls.
@@ -27,7 +27,7 @@ struct Browser {
     messages: Receiver<Value>,
     next: u64,
     session: Option<String>,
-    /// What happened, in the words of the browser.
+    /// Events of the browser.
     events: Vec<Value>,
     _profile: tempfile::TempDir,
 }
@@ -196,7 +196,7 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", json!({ "features": features }));
     }
 
-    /// Writes pictures of what is shown, wide and narrow, light and dark, and checks each.
+    /// Writes pictures of the view, wide and narrow, light and dark, and checks each.
     fn picture(&mut self, name: &str) {
         let folder = pictures();
         for (width, dark) in [(1280, false), (1280, true), (390, false), (390, true)] {

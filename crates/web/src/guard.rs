@@ -1,4 +1,4 @@
-//! Who gets a session, and which requests have one.
+//! Sign-in, and the check that a request belongs to a session.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::sessions::{Sessions, same};
 /// The header with the key of a session. A form or a script of another site cannot send it.
 const KEY: HeaderName = HeaderName::from_static("x-cairn");
 
-/// What a browser says of the page that has a request made.
+/// The browser sends the relation between this site and the page that makes the request.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// How long the answer to a wrong secret takes.
@@ -38,7 +38,7 @@ const IDLE_LOCAL_MAX: Duration = AGE_MAX;
 /// A session ends after so long.
 const AGE_MAX: Duration = Duration::from_secs(12 * 3600);
 
-/// What a browser needs for a session.
+/// The proof that a browser needs for a session.
 enum Proof {
     /// The token of the API.
     Token(String),
@@ -58,7 +58,7 @@ pub struct Page {
     clock: Arc<dyn Clock>,
 }
 
-/// What the page asks first.
+/// The answer to the first question of the page.
 #[derive(Serialize)]
 struct Shown {
     /// `token` or `link`: what a sign-in takes.
@@ -74,7 +74,7 @@ struct SignIn {
     secret: String,
 }
 
-/// What a sign-in brings, beside the cookie.
+/// The answer to a sign-in, beside the cookie.
 #[derive(Serialize)]
 struct SignedIn {
     key: String,
@@ -144,8 +144,8 @@ fn cookie(headers: &HeaderMap) -> Option<&str> {
     pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
-/// A header that sets the cookie. Over TLS, which a proxy in front of the server adds, the browser
-/// is told to send it over TLS only.
+/// A header that sets the cookie. With TLS, which a proxy in front of the server adds, the header
+/// asks the browser to send the cookie over TLS only.
 fn set_cookie(headers: &HeaderMap, value: &str, age: Option<u64>) -> String {
     let name = cookie_name(headers);
     let is_tls = headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));

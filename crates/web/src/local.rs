@@ -34,7 +34,7 @@ pub struct LocalPage {
     page: Arc<Page>,
     listener: TcpListener,
     target: Target,
-    /// What a browser opens; it works once.
+    /// The address for a browser; it works once.
     pub url: String,
 }
 

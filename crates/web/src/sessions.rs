@@ -22,12 +22,12 @@ pub(crate) fn same(one: &str, other: &str) -> bool {
     one.as_bytes().ct_eq(other.as_bytes()).into()
 }
 
-/// What a browser keeps of its session.
+/// The part of a session that a browser keeps.
 #[derive(Debug, Clone)]
 pub(crate) struct Opened {
     /// The value of the cookie, which scripts cannot read.
     pub cookie: String,
-    /// What scripts of the page send with each request.
+    /// Scripts of the page send it with each request.
     pub key: String,
 }
 

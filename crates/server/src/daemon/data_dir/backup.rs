@@ -29,10 +29,10 @@ use crate::state;
 
 /// The version of the file.
 const VERSION: u32 = 1;
-/// A line is a path and a few numbers; what is longer is another file.
+/// A line is a path and a few numbers; a longer line is of another file.
 const LINE_MAX: u64 = 16 << 10;
-/// What a document may have: the names of the files of a volume, as a dump remembers them, are the
-/// longest by far.
+/// Bytes of a document, at most. The longest one has the names of the files of a volume, for a
+/// dump.
 const BYTES_MAX: u64 = 1 << 40;
 
 #[derive(Serialize, Deserialize)]
@@ -55,8 +55,8 @@ struct End {
     sha256: String,
 }
 
-/// Whether a path below the data directory is one of a document, and not of data, a socket, or what
-/// is written at the moment.
+/// Whether a path below the data directory is one of a document, and not of data, of a socket or of
+/// a file that is being written.
 fn is_state(path: &Path) -> bool {
     let mut parts = Vec::new();
     for part in path.components() {
