@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use cairn_suite::{LIMIT, Outcome, Program, Queue, Tally, Times, parse, run_all, run_beside, tally};
+use cairn_suite::{Built, LIMIT, Outcome, Program, Queue, Tally, Times, parse, run_all, run_beside, tally};
 
 /// Programs at a time, for each processor. Most of their tests wait.
 const JOBS_PER_PROCESSOR: usize = 2;
@@ -94,11 +94,22 @@ fn build(options: &Options, queue: &Queue) -> Result<Vec<Program>> {
         .context("cannot run cargo")?;
     let messages = build.stdout.take().expect("its output is a pipe");
     let (mut programs, mut later) = (Vec::new(), Vec::new());
+    let mut has_cairn = false;
     for line in BufReader::new(messages).lines() {
-        let program = parse(&line.context("cannot read cargo's messages")?);
-        let Some(program) = program.filter(|program| options.wants(program)) else { continue };
-        programs.push(program.clone());
-        if program.runs_others { later.push(program) } else { queue.add(program) }
+        match parse(&line.context("cannot read cargo's messages")?) {
+            Some(Built::Cairn) => {
+                has_cairn = true;
+                later.drain(..).for_each(|program| queue.add(program));
+            }
+            Some(Built::Test(program)) if options.wants(&program) => {
+                programs.push(program.clone());
+                match program.runs_cairn && !has_cairn {
+                    true => later.push(program),
+                    false => queue.add(program),
+                }
+            }
+            _ => {}
+        }
     }
     if !build.wait().context("cannot wait for cargo")?.success() {
         bail!("the tests do not build");

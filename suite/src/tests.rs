@@ -3,7 +3,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use crate::{LIMIT, Program, Queue, Tally, Times, parse, run_all, run_beside, tally};
+use crate::{Built, LIMIT, Program, Queue, Tally, Times, parse, run_all, run_beside, tally};
 
 const MESSAGES: &str = r#"
    Compiling something
@@ -20,7 +20,7 @@ fn script(text: &str, name: &str) -> Program {
     std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::set_permissions(&file, mode).unwrap();
-    Program { name: name.to_owned(), executable: file, folder, runs_others: false }
+    Program { name: name.to_owned(), executable: file, folder, runs_cairn: false }
 }
 
 fn logs() -> PathBuf {
@@ -31,13 +31,12 @@ fn logs() -> PathBuf {
 
 #[test]
 fn only_test_programs_are_taken_from_cargo() {
-    let programs: Vec<Program> = MESSAGES.lines().filter_map(parse).collect();
-    assert_eq!(programs.len(), 2);
-    assert!(programs[0].runs_others, "an integration test may run the server");
-    assert!(!programs[1].runs_others);
-    assert_eq!(programs[0].name, "cairn-cli mirrors");
-    assert_eq!(programs[0].executable, Path::new("/a/target/debug/deps/mirrors-1"));
-    assert_eq!(programs[0].folder, Path::new("/a/crates/cli"));
+    let built: Vec<Built> = MESSAGES.lines().filter_map(parse).collect();
+    let [Built::Test(mirrors), Built::Cairn, Built::Test(base)] = &built[..] else { panic!("{built:?}") };
+    assert!(mirrors.runs_cairn && !base.runs_cairn);
+    assert_eq!(mirrors.name, "cairn-cli mirrors");
+    assert_eq!(mirrors.executable, Path::new("/a/target/debug/deps/mirrors-1"));
+    assert_eq!(mirrors.folder, Path::new("/a/crates/cli"));
 }
 
 #[test]
@@ -70,7 +69,7 @@ fn slowest_programs_start_first() {
         name: name.to_owned(),
         executable: "/".into(),
         folder: "/".into(),
-        runs_others: false,
+        runs_cairn: false,
     };
     let queue = Queue::of(vec![named("fast"), named("slow"), named("unknown")], times);
     let order: Vec<String> = std::iter::from_fn(|| queue.next()).map(|program| program.name).collect();
@@ -104,7 +103,7 @@ fn program_that_cannot_be_started_is_an_error() {
         name: "none".to_owned(),
         executable: "/none".into(),
         folder: "/".into(),
-        runs_others: false,
+        runs_cairn: false,
     };
     let queue = Queue::of(vec![missing], Times::default());
     let outcome = run_all(&queue, &[], 1, LIMIT, &logs(), &|_| {});

@@ -106,6 +106,10 @@ pub enum DumpsError {
     /// An index was changed or cut.
     #[error("the index {0} is damaged")]
     Damaged(Name),
+    /// An index was deleted by another program: its dump has parts, and it neither has begun nor is
+    /// being deleted.
+    #[error("the index {0} is gone; the dump cannot be read without it")]
+    Gone(Name),
     /// An index was written by a newer version.
     #[error("the index {name} has version {version}; this program reads up to {INDEX_VERSION}")]
     Newer {
@@ -142,8 +146,10 @@ impl DumpsError {
                 "make a dump of a lower level; with --anew if this one is unfinished".to_owned()
             }
             DumpsError::Needed { by, .. } => format!("delete dump {by} first"),
-            DumpsError::Damaged(_) => {
-                "restore the object from a version that the store keeps, or delete the dump".to_owned()
+            DumpsError::Damaged(_) | DumpsError::Gone(_) => {
+                "restore the object from a version that the store keeps; if there is none, delete the \
+                 objects beside it with the tools of the store"
+                    .to_owned()
             }
             DumpsError::Newer { .. } => "use a newer cairn".to_owned(),
             DumpsError::OtherBegin(_) => "start a new dump with --anew".to_owned(),
@@ -247,7 +253,9 @@ impl BucketDumps {
     /// The volume of an index that cannot be read.
     pub fn volume_of(&self, error: &DumpsError) -> Option<VolumeId> {
         match error {
-            DumpsError::Damaged(name) | DumpsError::Newer { name, .. } => Some(self.parse(name)?.0),
+            DumpsError::Damaged(name) | DumpsError::Gone(name) | DumpsError::Newer { name, .. } => {
+                Some(self.parse(name)?.0)
+            }
             _ => None,
         }
     }
@@ -347,9 +355,38 @@ impl BucketDumps {
             let text = self.small(&name, cancel)?;
             found.on = text.and_then(|text| parse_dump_id(std::str::from_utf8(&text).ok()?.trim()));
         }
+        let headless = folders.values().filter(|found| self.has_parts_alone(found));
+        let headless: Vec<(VolumeId, DumpId)> = headless.map(|found| (found.volume, found.dump)).collect();
+        for (volume, dump) in headless {
+            let there = |file: &str| self.is_there(&self.name(volume, dump, file)?, cancel);
+            // A listing may be late, so each name is looked at, in the order of a writer and then
+            // of a deleter.
+            if there(BEGUN)? {
+                continue;
+            }
+            let name = self.name(volume, dump, INDEX)?;
+            match self.index(&name, cancel) {
+                Ok(Some(index)) => listing.dumps.push(index),
+                Ok(None) if there(DELETING)? || !there(&part_file(0))? => continue,
+                Ok(None) => listing.unreadable.push(DumpsError::Gone(name)),
+                Err(DumpsError::Store(error)) => return Err(error.into()),
+                Err(error) => listing.unreadable.push(error),
+            }
+            folders.remove(&(volume, dump));
+        }
         listing.unfinished = folders.into_values().collect();
         listing.dumps.sort_by_key(|dump| (dump.created, dump.dump));
         Ok(listing)
+    }
+
+    /// Whether there are parts, and nothing says that the dump has begun or is being deleted. A
+    /// writer puts `begun` before any part, and deletes it once the index is there. A deleter puts
+    /// `deleting` first and deletes it last. So such parts belong to a whole dump that lost its
+    /// index.
+    fn has_parts_alone(&self, found: &Unfinished) -> bool {
+        let mut files = found.names.iter().filter_map(|name| self.parse(name)).map(|(_, _, file)| file);
+        let part = part_file(0);
+        files.clone().any(|file| file == part) && !files.any(|file| file == BEGUN || file == DELETING)
     }
 
     /// A dump and all that it stands on, the lowest first.
@@ -513,7 +550,7 @@ impl BucketDumps {
             self.store.abort(upload, cancel)?;
         }
         let mut listed = list_all(&*self.store, &folder, cancel)?;
-        listed.sort_by_key(|listed| listed.name.as_str().ends_with(BEGUN));
+        listed.sort_by_key(|listed| is_mark(&listed.name));
         for listed in &listed {
             self.store.delete(&listed.name, cancel)?;
         }
@@ -770,17 +807,21 @@ impl BucketDumps {
             if self.small(&self.name(found.volume, found.dump, INDEX)?, cancel)?.is_some() {
                 continue;
             }
-            // `begun` protects what it stands on, so it goes last.
+            // `begun` protects its base, and `deleting` shows that the parts are no dump: they go
+            // last.
             let mut names = found.names.clone();
-            names.sort_by_key(|name| name.as_str().ends_with(BEGUN));
+            names.sort_by_key(|name| is_mark(name));
             for name in &names {
                 self.store.delete(name, cancel)?;
             }
             gone += 1;
         }
         for (name, since) in &listing.going {
-            // A deleter that was cut: the dump is whole, or its parts are swept.
-            if *since < old {
+            // A deleter that was cut before it deleted the index: the dump is whole. Without an
+            // index the mark goes with the parts.
+            let Some((volume, dump, _)) = self.parse(name) else { continue };
+            let is_of = |found: &Unfinished| (found.volume, found.dump) == (volume, dump);
+            if *since < old && !listing.unfinished.iter().any(is_of) {
                 self.store.delete(name, cancel)?;
             }
         }
@@ -795,6 +836,10 @@ impl BucketDumps {
         }
         Ok(gone)
     }
+}
+
+fn is_mark(name: &Name) -> bool {
+    [BEGUN, DELETING].iter().any(|mark| name.as_str().rsplit('/').next() == Some(*mark))
 }
 
 fn part_file(part: u32) -> String {

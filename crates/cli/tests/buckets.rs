@@ -643,6 +643,11 @@ fn damage_in_a_bucket_is_named_and_never_restored() {
     assert_eq!(listed.status.code(), Some(3), "{listed:?}");
     let said = server.bad(27, "damaged", &["image", "restore", "w", "b:v"]);
     assert!(said.contains("/index"), "{said}");
+    // One that was deleted is reported too, and its parts are not swept.
+    std::fs::remove_file(&index).unwrap();
+    let said = server.bad(27, "damaged", &["image", "restore", "w", "b:v"]);
+    assert!(said.contains("/index is gone"), "{said}");
+    assert_eq!(server.run(&["image", "list", "b:"]).status.code(), Some(3));
     std::fs::write(&index, bytes).unwrap();
     server.good(&["image", "restore", "w", "b:v"]);
     assert!(content(server.disk("w/db")) == content(server.disk("v/db")));

@@ -719,13 +719,20 @@ fn damaged_and_newer_indexes_are_named_and_never_served() {
         "{:?}",
         listing.unreadable
     );
-    // A damaged one is no reason for a sweep to take its parts.
+    // Neither a damaged one nor a missing one is a reason for a sweep to take its parts.
     let later = Timestamp(NOW.0 + 100 * 86_400_000_000_000);
     let before = memory.names();
     dumps.sweep(&HashSet::new(), Duration::ZERO, later, &cancel).expect("swept");
     assert_eq!(memory.names(), before);
     memory.replace(&name, Some(whole));
     assert_eq!(dumps.list(None, &cancel).expect("a listing").dumps, [index]);
+    memory.replace(&name, None);
+    let listing = dumps.list(None, &cancel).expect("a listing");
+    assert!(listing.unfinished.is_empty(), "{:?}", listing.unfinished);
+    assert!(matches!(&listing.unreadable[..], [DumpsError::Gone(gone)] if *gone == name));
+    let before = memory.names();
+    dumps.sweep(&HashSet::new(), Duration::ZERO, later, &cancel).expect("swept");
+    assert_eq!(memory.names(), before);
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub fn run(command: Peer, client: &Client, output: Output) -> Result<(), Failure
             if !output.json && !output.quiet {
                 let volume = invitation.volume.as_deref().unwrap_or("VOLUME");
                 note_line(&format!(
-                    "this word is a secret, good once, until {}; on the destination:\n\
+                    "this token is a secret for one server, until {}; on the destination:\n\
                      cairn mirror create {volume} TOKEN --every 15m",
                     clock(invitation.expires_ms)
                 ));

@@ -228,11 +228,11 @@ impl DaemonError {
             DaemonError::Listen { source, .. } => match source.kind() {
                 std::io::ErrorKind::AddrInUse => {
                     "end the program that listens there (`ss -ltnp` names it), or \
-                    choose another address with --nbd, --mirror or --http"
+                    choose another address with --nbd, --iscsi, --mirror or --http"
                         .into()
                 }
                 std::io::ErrorKind::PermissionDenied => "choose a port above 1023".into(),
-                _ => "choose an address of this machine with --nbd, --mirror or --http".into(),
+                _ => "choose an address of this machine with --nbd, --iscsi, --mirror or --http".into(),
             },
             DaemonError::SocketPath { .. } => {
                 "choose a data directory with a shorter path (below 90 bytes)".into()

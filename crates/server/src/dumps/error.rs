@@ -227,7 +227,7 @@ fn bucket_dumps_kind(error: &cairn_bucket::dumps::DumpsError) -> ErrorKind {
         Trouble::OtherBegin(_) => ErrorKind::Diverged,
         Trouble::Stream(_) => ErrorKind::Failed,
         Trouble::BaseGoes { .. } | Trouble::Needed { .. } => ErrorKind::Busy,
-        Trouble::Damaged(_) => ErrorKind::Damaged,
+        Trouble::Damaged(_) | Trouble::Gone(_) => ErrorKind::Damaged,
         Trouble::Newer { .. } => ErrorKind::VersionMismatch,
         Trouble::Exists(_) => ErrorKind::Taken,
     }

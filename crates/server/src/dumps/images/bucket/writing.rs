@@ -93,7 +93,7 @@ impl Making<'_> {
             let found = match self.snapshot_in(dumps, index, &[], cancel) {
                 Ok(found) => found,
                 // It is no base then, which is said where one is chosen.
-                Err(Trouble::Damaged(_)) => None,
+                Err(Trouble::Damaged(_) | Trouble::Gone(_)) => None,
                 Err(error) => return Err(place.failed(error)),
             };
             if let Some(found) = found {
@@ -156,7 +156,7 @@ impl Making<'_> {
                     why.get_or_insert(format!("its snapshot `{}@{name}` no longer exists", self.open.name));
                     continue;
                 }
-                Err(error @ Trouble::Damaged(_)) => {
+                Err(error @ (Trouble::Damaged(_) | Trouble::Gone(_))) => {
                     why.get_or_insert(error.to_string());
                     continue;
                 }
@@ -413,6 +413,7 @@ impl Writing<'_> {
                 Trouble::MissingBase { .. }
                     | Trouble::BaseGoes { .. }
                     | Trouble::Damaged(_)
+                    | Trouble::Gone(_)
                     | Trouble::OtherBegin(_)
             ),
             _ => true,
