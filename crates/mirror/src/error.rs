@@ -82,7 +82,7 @@ pub enum Refusal {
     /// The history under the source's volume has no room for its last writes, so no snapshot of
     /// them can be made. A peer that does not know this refusal gets [`Refusal::Hook`].
     #[error(
-        "the source's volume takes no snapshot: its history is full and all of it is younger than its floor, so the last writes wait for room, or have failed for lack of it"
+        "the source's volume takes no snapshot: its history is full and has nothing that is older than its floor, so the last writes wait for room, or have failed for lack of it"
     )]
     NoRoom,
     /// A command that the source's owner has run around snapshots failed, and none was made.
