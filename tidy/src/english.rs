@@ -130,13 +130,10 @@ pub(crate) const COMMENT_PHRASES: &[(&str, &str)] = &[
 
 /// Beginnings of paths whose comments are still to be rewritten.
 const COMMENTS_TO_REWRITE: &[&str] = &[
-    "crates/api/src/address.rs",
-    "crates/api/src/client.rs",
     "crates/api/src/images.rs",
     "crates/api/src/jobs.rs",
-    "crates/api/src/mirrors",
+    "crates/api/src/mirrors.rs",
     "crates/api/src/peers.rs",
-    "crates/api/src/remedy.rs",
     "crates/api/src/status.rs",
     "crates/cli/src/arguments",
     "crates/server/src/http.rs",
