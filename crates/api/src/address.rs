@@ -20,13 +20,13 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// The text is no address.
+/// The text is not an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidAddress {
     /// It has another form.
     #[error("an address is HOST:PORT, unix:PATH or off")]
     Form,
-    /// The port is no number of 16 bits.
+    /// The port is not a number of 16 bits.
     #[error("a port is 1 to 65535, or 0 for any free one")]
     Port,
 }

@@ -1,7 +1,7 @@
 //! A client of the API: over the control socket of a data directory, or over TCP with a token.
 //!
-//! One connection a request: commands make few, and a server that was restarted in between is no
-//! special case.
+//! One connection a request: commands make few requests, and a restart of the server between two of
+//! them needs no special case.
 
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ type Answer = (hyper::StatusCode, Option<String>, Bytes);
 pub struct Client {
     place: Place,
     runtime: tokio::runtime::Runtime,
-    /// Takes a line for the user, beside what a command answers.
+    /// Takes a line for the user, besides the result of a command.
     note: fn(&str),
     told_version: std::cell::Cell<bool>,
     patience: std::cell::Cell<Duration>,
@@ -86,7 +86,7 @@ impl Client {
         self.request(Method::GET, path, None::<&()>)
     }
 
-    /// GET of bytes that are no JSON.
+    /// GET of bytes that are not JSON.
     pub fn get_bytes(&self, path: &str) -> Result<Bytes, ErrorBody> {
         let request = self.prepare(Method::GET, path, None::<&()>)?;
         let (status, version, bytes) = self.runtime.block_on(self.answer(request))?;
@@ -97,8 +97,8 @@ impl Client {
         }
     }
 
-    /// GET, unless a signal comes meanwhile or somebody wants to leave, which is asked once in
-    /// `every`: then there is no answer.
+    /// GET, unless a signal comes or `leaves` returns true meanwhile: then there is no answer. It
+    /// calls `leaves` once in `every`.
     pub fn get_unless<T: DeserializeOwned>(
         &self,
         path: &str,

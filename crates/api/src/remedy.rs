@@ -9,7 +9,7 @@ use cairn_volume::VolumeError;
 
 use crate::{ErrorBody, ErrorKind};
 
-/// What to do where the system gives no thread.
+/// The next step if the system gives no thread.
 pub const NO_THREAD_NEXT: &str = "raise the thread limit of the server (`TasksMax=` of its unit, `ulimit -u` of its user, the `pids` limit of its container) or free memory, then run the command again";
 
 /// The kind of an error of the operating system.
@@ -36,7 +36,7 @@ pub fn device_kind(error: &DeviceError) -> ErrorKind {
     }
 }
 
-/// What to do about an error of a device.
+/// The next step after an error of a device.
 pub fn device_next(error: &DeviceError) -> &'static str {
     match error {
         DeviceError::NoSpace { .. } => "free some space under the data directory",
@@ -84,7 +84,7 @@ pub fn volume_kind(error: &VolumeError) -> ErrorKind {
     }
 }
 
-/// What to do about an error of `volume`.
+/// The next step after an error of `volume`.
 pub fn volume_next(volume: &str, error: &VolumeError) -> String {
     match error {
         VolumeError::Device(error) => device_next(error).into(),
@@ -157,7 +157,7 @@ pub fn volume_next(volume: &str, error: &VolumeError) -> String {
     }
 }
 
-/// What to do about the log device of `volume` when it is not there.
+/// The next step if the log device of `volume` is missing.
 pub fn log_next(volume: &str) -> String {
     format!(
         "bring the log device back, and the volume is opened within seconds; if it is lost for good, `cairn volume log {volume} \
@@ -173,7 +173,7 @@ pub fn dump_kind(error: &DumpError) -> ErrorKind {
         | DumpError::GivenUp { .. }
         | DumpError::Damaged { .. }
         | DumpError::TableLost { .. } => ErrorKind::Damaged,
-        // An object of a bucket is shorter than the list of it says.
+        // An object of a bucket is shorter than listed.
         DumpError::Read { source, .. } if source.kind() == std::io::ErrorKind::UnexpectedEof => {
             ErrorKind::Damaged
         }
@@ -200,7 +200,7 @@ pub fn dump_kind(error: &DumpError) -> ErrorKind {
     }
 }
 
-/// What to do about an error of a dump.
+/// The next step after an error of a dump.
 pub fn dump_next(error: &DumpError) -> &'static str {
     match error {
         DumpError::Head { .. } => "check that this is a file that `cairn image dump` wrote",

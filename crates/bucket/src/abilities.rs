@@ -26,7 +26,7 @@ pub enum Ability {
     ListsUploads,
     /// Reads a range.
     RangedGet,
-    /// Gives what there is when a range goes past the end.
+    /// Returns the bytes that exist when a range extends past the end.
     RangePastEnd,
     /// Lists an object at once after a put, and no longer after a delete, in order of names.
     ListsAfterWrite,
@@ -34,7 +34,7 @@ pub enum Ability {
     Deletes,
     /// Locks an object against deletion.
     Locks,
-    /// Refuses to shorten a lock, and to delete what is locked.
+    /// Refuses to shorten a lock, and to delete a locked object.
     LocksHold,
 }
 
@@ -117,7 +117,7 @@ impl Use {
         }
     }
 
-    /// What it is, in words: `image dumps`.
+    /// The ability in words: `image dumps`.
     pub fn noun(self) -> &'static str {
         match self {
             Use::Dump => "image dumps",

@@ -11,9 +11,8 @@
 //! 2. [`Put::Created`] is answered once the directory is durable as well, [`Put::Exists`] too: an
 //!    object that another process has just linked does not vanish in a power cut after this process
 //!    relied on it.
-//! 3. A crash leaves a file in `new/` or an upload. The file of a process that is gone has no
-//!    `flock` any more; [`Directory::open`] removes it. Uploads stay until they are finished or
-//!    aborted.
+//! 3. A crash leaves a file in `new/` or an upload. The file of an ended process has no `flock` any
+//!    more; [`Directory::open`] removes it. Uploads stay until they are finished or aborted.
 //!
 //! Locks keep Cairn from deleting an object. They bind no other program that can write the
 //! directory. Finishing an upload copies its pieces once more, by the kernel where it can.
@@ -100,13 +99,13 @@ impl Directory {
         self.root.join(name.as_str())
     }
 
-    /// Removes unfinished files and folders of processes that are gone: their locks are free.
+    /// Removes unfinished files and folders of ended processes: their locks are free.
     fn sweep(&self) -> io::Result<()> {
         for entry in fs::read_dir(self.internal("new"))? {
             let path = entry?.path();
             let Ok(file) = File::open(&path) else { continue };
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                // A process that has just made it finds it gone and makes another one.
+                // A process that has just made it finds it missing and makes another one.
                 let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             }
         }
@@ -166,7 +165,7 @@ impl Directory {
         let folder = path.parent().unwrap_or(&self.root);
         for _ in 0..FOLDER_TRIES {
             match self.make_folders(folder) {
-                // One above it went meanwhile.
+                // A folder above it was removed meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound && self.root.is_dir() => continue,
                 outcome => outcome?,
             }
@@ -179,7 +178,7 @@ impl Directory {
                 },
                 // A network file system may lose the answer of a link that it made.
                 Err(_) if draft.is_named(&path) => Put::Created,
-                // The folder went because its last object was deleted.
+                // Another process removed the folder with its last object.
                 Err(error) if error.kind() == ErrorKind::NotFound && draft.path.exists() => continue,
                 Err(error) => return Err(error),
             };
@@ -354,7 +353,7 @@ struct Scope<'a> {
     count: usize,
 }
 
-/// A file on its way. Dropped, its name in `new/` goes.
+/// A file in progress. Its name in `new/` is removed on drop.
 struct Draft {
     file: File,
     path: PathBuf,

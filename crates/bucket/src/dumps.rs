@@ -1,25 +1,25 @@
 //! Image dumps in a bucket.
 //!
 //! ```text
-//! dumps/<volume id>/<dump id>/begun             a dump that is on its way, and what it stands on
+//! dumps/<volume id>/<dump id>/begun             an unfinished dump, and its base
 //!                             part-00000        a part: byte for byte what a file of it would be
 //!                             skeleton-00000    its bytes without blocks, to open it in a few requests
 //!                             index             written last: the dump is whole
-//!                             deleting          the dump is about to go; none may be made against it any more
+//!                             deleting          the dump is about to be deleted; it cannot become a base
 //! ```
 //!
 //! # Invariants
-//! 1. A dump is in a list if and only if its index is there, and the index is created once all
-//!    parts are. A crash before that leaves parts and `begun`; they are no dump, and
-//!    [`BucketDumps::sweep`] removes them after a grace.
-//! 2. The index goes first when a dump is deleted. A crash after that leaves parts without an
-//!    index, as above.
-//! 3. No dump goes that another one stands on, be that one whole or on its way. A writer says that
-//!    it has begun and then looks whether its base is about to go; a deleter says that it is about
-//!    to go and then looks for such writers. One of the two sees the other, and gives up. It may be
-//!    both.
-//! 4. A lock of a dump covers all that it stands on, for as long at least; what is lowest is locked
-//!    first.
+//! 1. A dump is in a list if and only if its index exists, and the index is created once all parts
+//!    exist. A crash before that leaves parts and `begun`. They are not a dump, and
+//!    [`BucketDumps::sweep`] removes them after a grace period.
+//! 2. Deleting a dump deletes its index first. A crash after that leaves parts without an index, as
+//!    above.
+//! 3. No dump is deleted while another one depends on it, whether that one is whole or unfinished.
+//!    A writer records that it has begun and then looks for a mark of deletion at its base. A
+//!    deleter marks the dump for deletion and then looks for such writers. At least one of the two
+//!    sees the other, and gives up. Both may give up.
+//! 4. A lock of a dump also covers all dumps that it depends on, for at least as long. The lowest
+//!    dump is locked first.
 //! 5. Names are made of random ids and used once, so nothing is overwritten even by a store that
 //!    ignores conditions.
 
@@ -76,7 +76,7 @@ pub enum DumpsError {
     /// A part was not written.
     #[error("a part was not written: {0}")]
     Part(#[from] io::Error),
-    /// There is no such dump.
+    /// The bucket does not have this dump.
     #[error("there is no dump {0} in the bucket")]
     Missing(DumpId),
     /// The dump below it is missing.
@@ -92,10 +92,10 @@ pub enum DumpsError {
     BaseGoes {
         /// The dump.
         dump: DumpId,
-        /// The one that is being deleted.
+        /// The base that is being deleted.
         base: DumpId,
     },
-    /// Another dump stands on it.
+    /// Another dump depends on it.
     #[error("dump {dump} cannot go: dump {by} stands on it")]
     Needed {
         /// The dump.
@@ -168,16 +168,16 @@ pub struct Listing {
     pub unreadable: Vec<DumpsError>,
     /// Dumps that have begun and are not whole.
     pub unfinished: Vec<Unfinished>,
-    /// Names that say that a dump is about to go, and since when.
+    /// Names of the marks of deletion, and their times.
     going: Vec<(Name, Timestamp)>,
 }
 
-/// A dump that is on its way, or was given up.
+/// A dump that is in progress, or was given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unfinished {
-    /// Whose image.
+    /// The imaged volume.
     pub volume: VolumeId,
-    /// Which dump.
+    /// The dump.
     pub dump: DumpId,
     /// The dump below it, if that is known.
     pub on: Option<DumpId>,
@@ -191,7 +191,7 @@ pub struct Unfinished {
 /// The outcome of a prune.
 #[derive(Debug, Default)]
 pub struct Pruned {
-    /// Dumps that went, in order.
+    /// The deleted dumps, in order.
     pub deleted: Vec<DumpIndex>,
     /// Dumps that are locked, and until when.
     pub locked: Vec<(DumpId, Option<Timestamp>)>,
@@ -213,7 +213,7 @@ pub fn read_skeleton(object: &[u8], offset: u64, length: usize) -> Option<Vec<u8
     skeleton.read(offset, &mut buffer, &read).ok()?.then_some(buffer)
 }
 
-/// Image dumps in a bucket. Several may share one; each call looks at the bucket anew.
+/// Image dumps in a bucket. Several may share one; each call reads the bucket again.
 pub struct BucketDumps {
     store: Arc<dyn Store>,
     workers: Arc<dyn Workers>,
@@ -223,8 +223,7 @@ pub struct BucketDumps {
 }
 
 impl BucketDumps {
-    /// The dumps in `store`, which should be one that retries. `rng` is seeded by the operating
-    /// system.
+    /// The dumps in `store`, which should retry. `rng` is seeded by the operating system.
     pub fn new(store: Arc<dyn Store>, workers: Arc<dyn Workers>, rng: Rng) -> Self {
         Self { store, workers, rng: Mutex::new(rng), root: DUMPS.to_owned() }
     }
@@ -233,7 +232,7 @@ impl BucketDumps {
     /// of each other.
     ///
     /// # Errors
-    /// The path breaks a rule of [`Name`].
+    /// The path violates a rule of [`Name`].
     pub fn below(mut self, path: &str) -> Result<Self, InvalidName> {
         if !path.is_empty() {
             Name::new(path)?;
@@ -343,7 +342,7 @@ impl BucketDumps {
         for (volume, dump, name) in indexes {
             match self.index(&name, cancel) {
                 Ok(Some(index)) => listing.dumps.push(index),
-                // It went meanwhile.
+                // It was deleted meanwhile.
                 Ok(None) => continue,
                 Err(DumpsError::Store(error)) => return Err(error.into()),
                 Err(error) => listing.unreadable.push(error),
@@ -379,20 +378,19 @@ impl BucketDumps {
         Ok(listing)
     }
 
-    /// Whether there are parts, and nothing says that the dump has begun or is being deleted. A
-    /// writer puts `begun` before any part, and deletes it once the index is there. A deleter puts
-    /// `deleting` first and deletes it last. So such parts belong to a whole dump that lost its
-    /// index.
+    /// Whether parts exist without a mark of a begun dump or of a deletion. A writer puts `begun`
+    /// before any part, and deletes it once the index exists. A deleter puts `deleting` first and
+    /// deletes it last. So such parts belong to a whole dump that lost its index.
     fn has_parts_alone(&self, found: &Unfinished) -> bool {
         let mut files = found.names.iter().filter_map(|name| self.parse(name)).map(|(_, _, file)| file);
         let part = part_file(0);
         files.clone().any(|file| file == part) && !files.any(|file| file == BEGUN || file == DELETING)
     }
 
-    /// A dump and all that it stands on, the lowest first.
+    /// A dump and all dumps that it depends on, the lowest first.
     ///
     /// # Errors
-    /// One of them is not there.
+    /// One of them is missing.
     pub fn chain(dumps: &[DumpIndex], dump: DumpId) -> Result<Vec<DumpIndex>, DumpsError> {
         let by_id: HashMap<DumpId, &DumpIndex> = dumps.iter().map(|index| (index.dump, index)).collect();
         let mut chain: Vec<DumpIndex> = Vec::new();
@@ -410,11 +408,11 @@ impl BucketDumps {
         Ok(chain)
     }
 
-    /// Says that a dump has begun, before its parts. `on` is the dump that it stands on.
+    /// Records that a dump has begun, before its parts. `on` is the dump that it depends on.
     ///
     /// # Errors
-    /// [`DumpsError::MissingBase`] if that is not there, [`DumpsError::BaseGoes`] if it is about to
-    /// go.
+    /// [`DumpsError::MissingBase`] if that dump is missing, [`DumpsError::BaseGoes`] if it is about
+    /// to be deleted.
     pub fn begin(
         &self,
         volume: VolumeId,
@@ -432,7 +430,7 @@ impl BucketDumps {
         if there && !goes {
             return Ok(());
         }
-        // Nothing of it is there yet.
+        // The dump has no other object yet.
         let _ = self.store.delete(&name, cancel);
         Err(if there { DumpsError::BaseGoes { dump, base } } else { DumpsError::MissingBase { dump, base } })
     }
@@ -531,8 +529,8 @@ impl BucketDumps {
         Ok(Some(PartEntry { length, skeleton }))
     }
 
-    /// Removes what there is of a dump that is not whole. `begun` goes last. False if the dump is
-    /// whole: nothing of it goes then.
+    /// Removes the existing objects of a dump that is not whole, `begun` last. If the dump is
+    /// whole, this removes nothing and returns false.
     ///
     /// # Errors
     /// The store failed. A sweep removes the rest later.
@@ -586,7 +584,7 @@ impl BucketDumps {
     /// The names of the objects of a part: its bytes, and its skeleton if it has one.
     ///
     /// # Errors
-    /// There is no such part.
+    /// The dump does not have this part.
     pub fn part_names(&self, index: &DumpIndex, part: u32) -> Result<(Name, Option<Name>), DumpsError> {
         let entry = index.parts.get(part as usize).ok_or(DumpsError::Missing(index.dump))?;
         let skeleton = match entry.skeleton {
@@ -596,11 +594,11 @@ impl BucketDumps {
         Ok((self.name(index.volume, index.dump, &part_file(part))?, skeleton))
     }
 
-    /// Looks whether every part is there, in its length. Its bytes are not read.
+    /// Checks that every part exists and has its length. Does not read its bytes.
     ///
     /// # Errors
-    /// [`DumpsError::Damaged`] for one of another length; [`Trouble::Missing`] for one that is
-    /// gone.
+    /// [`DumpsError::Damaged`] for a part of another length; [`Trouble::Missing`] for a missing
+    /// one.
     pub fn check_parts(&self, index: &DumpIndex, cancel: &AtomicBool) -> Result<(), DumpsError> {
         for (part, entry) in (0..).zip(&index.parts) {
             let name = self.name(index.volume, index.dump, &part_file(part))?;
@@ -611,11 +609,11 @@ impl BucketDumps {
         Ok(())
     }
 
-    /// Makes the dump whole: writes its index, once every part is there.
+    /// Makes the dump whole: writes its index, once every part exists.
     ///
     /// # Errors
-    /// [`DumpsError::MissingBase`] if what it stands on went; nothing else can have taken it, see
-    /// the module.
+    /// [`DumpsError::MissingBase`] if its base is missing. Invariant 3 of the module prevents its
+    /// deletion by Cairn.
     pub fn seal(&self, index: &DumpIndex, cancel: &AtomicBool) -> Result<(), DumpsError> {
         self.check_parts(index, cancel)?;
         if let Some(base) = index.on
@@ -640,7 +638,7 @@ impl BucketDumps {
     /// Opens a part of a dump.
     ///
     /// # Errors
-    /// There is no such part, or the store failed.
+    /// The dump does not have this part, or the store failed.
     pub fn open_part(
         &self,
         index: &DumpIndex,
@@ -657,13 +655,13 @@ impl BucketDumps {
     /// Deletes a dump.
     ///
     /// # Errors
-    /// [`DumpsError::Needed`] while another one stands on it; [`Trouble::Locked`] while it is
-    /// locked. Nothing of it is gone then.
+    /// [`DumpsError::Needed`] while another dump depends on it; [`Trouble::Locked`] while it is
+    /// locked. After these errors no object is deleted.
     pub fn delete(&self, index: &DumpIndex, now: Timestamp, cancel: &AtomicBool) -> Result<(), DumpsError> {
         self.refuse_if_needed(index, cancel)?;
         let name = self.name(index.volume, index.dump, INDEX)?;
-        // A lock that covers the parts only, as one that was cut does, is looked for before
-        // anything goes.
+        // Look for a lock that covers only the parts, before deleting any object. A call of `lock`
+        // that was interrupted leaves such a lock.
         for (part, _) in (0..).zip(&index.parts) {
             self.refuse_if_locked(&self.name(index.volume, index.dump, &part_file(part))?, now, cancel)?;
         }
@@ -678,7 +676,7 @@ impl BucketDumps {
             let _ = self.store.delete(&going, &AtomicBool::new(false));
             return Err(error.into());
         }
-        // From here on it is no dump; a sweep removes the rest after a crash.
+        // From here on it is not a dump; a sweep removes the rest after a crash.
         for (part, entry) in (0..).zip(&index.parts) {
             if entry.skeleton > 0 {
                 self.store.delete(&self.name(index.volume, index.dump, &skeleton_file(part))?, cancel)?;
@@ -718,7 +716,7 @@ impl BucketDumps {
         }
     }
 
-    /// Deletes dumps that no rule keeps and no kept dump stands on. With `dry_run` it deletes
+    /// Deletes dumps that no rule keeps and no kept dump depends on. With `dry_run` it deletes
     /// nothing.
     ///
     /// # Errors
@@ -732,7 +730,7 @@ impl BucketDumps {
     ) -> Result<Pruned, DumpsError> {
         let listing = self.list(Some(volume), cancel)?;
         if let Some(error) = listing.unreadable.into_iter().next() {
-            // It may stand on any of the others.
+            // It may depend on any of the others.
             return Err(error);
         }
         let begun: HashSet<DumpId> = listing.unfinished.iter().filter_map(|dump| dump.on).collect();
@@ -758,10 +756,10 @@ impl BucketDumps {
         Ok(pruned)
     }
 
-    /// Locks a dump and all that it stands on until a time.
+    /// Locks a dump and all dumps that it depends on until a time.
     ///
     /// # Errors
-    /// The store has no locks, or failed; what is below what failed is locked.
+    /// The store has no locks, or failed. The dumps below the failed one are locked.
     pub fn lock(
         &self,
         dumps: &[DumpIndex],
@@ -781,7 +779,7 @@ impl BucketDumps {
 
     /// Removes abandoned dumps: those without an index whose newest object is older than `grace`,
     /// and uploads of dumps that no `begun` names. `ours` are dumps that this server is writing.
-    /// Returns how many dumps it removed.
+    /// Returns the number of removed dumps.
     ///
     /// # Errors
     /// The store failed.
@@ -807,8 +805,8 @@ impl BucketDumps {
             if self.small(&self.name(found.volume, found.dump, INDEX)?, cancel)?.is_some() {
                 continue;
             }
-            // `begun` protects its base, and `deleting` shows that the parts are no dump: they go
-            // last.
+            // `begun` protects its base, and `deleting` shows that the parts are not a dump: delete
+            // them last.
             let mut names = found.names.clone();
             names.sort_by_key(|name| is_mark(name));
             for name in &names {
@@ -817,8 +815,8 @@ impl BucketDumps {
             gone += 1;
         }
         for (name, since) in &listing.going {
-            // A deleter that was cut before it deleted the index: the dump is whole. Without an
-            // index the mark goes with the parts.
+            // The deleter was interrupted before it deleted the index: the dump is whole. Without
+            // an index the mark is deleted with the parts.
             let Some((volume, dump, _)) = self.parse(name) else { continue };
             let is_of = |found: &Unfinished| (found.volume, found.dump) == (volume, dump);
             if *since < old && !listing.unfinished.iter().any(is_of) {
@@ -826,7 +824,7 @@ impl BucketDumps {
             }
         }
         for upload in uploads {
-            // A writer says that it has begun before it begins an upload, and until its dump is
+            // A writer puts `begun` before it begins an upload, and keeps it until its dump is
             // whole.
             let Some((volume, dump, _)) = self.parse(&upload.name) else { continue };
             let begun = self.name(volume, dump, BEGUN)?;

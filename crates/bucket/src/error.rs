@@ -88,7 +88,7 @@ pub enum Trouble {
     Forbidden,
     /// The store reports that this machine's clock is wrong.
     Clock,
-    /// The certificate of the endpoint is not one that this machine trusts.
+    /// This machine does not trust the certificate of the endpoint.
     Certificate,
     /// The bucket is in another region, or at another endpoint.
     Redirect(Option<String>),

@@ -17,8 +17,8 @@
 //! live blocks as one new object, and then a *root*. The *table* of an image gives the version and
 //! the digest of each region. A root has the changes of the table since the last *checkpoint* that
 //! are its own, and names the roots with the others. The *catalog* in a checkpoint has the images
-//! that are kept. Block numbers stay what they are in the volume, so there is no map of blocks and
-//! no cleaner.
+//! that are kept. Block numbers are those of the volume, so there is no map of blocks and no
+//! cleaner.
 //!
 //! # Invariants
 //! 1. **One owner.** An owner claims an epoch by creating `epoch/<n>`, and only then looks for the
@@ -32,9 +32,9 @@
 //! 4. **Digests.** A root names lists, regions and other roots with their digests; a region object
 //!    has the digest of each frame of 64 KiB in its header. A flip, a swap, a cut or a replay is
 //!    detected, and the object is named. The newest root is checked by its own checksum and place.
-//!    A caller that remembers the newest root it saw ([`Seen`]) detects a store that went back.
-//!    The digests are XXH3-128, which detects accidents and objects of Cairn in a wrong place. They
-//!    are no proof against a forger; encryption adds that.
+//!    A caller that remembers the newest root it saw ([`Seen`]) detects a store that returned to an
+//!    older state. The digests are XXH3-128, which detects accidents and objects of Cairn in a
+//!    wrong place. They do not protect against a forger; encryption adds that.
 //! 5. **Garbage by roots.** A region object is deleted after a grace period if an expired image
 //!    names it and the kept images before and after do not. The history of images is a line, so the
 //!    images that name an object are neighbours and the two comparisons suffice. An image expires
@@ -102,8 +102,8 @@ pub struct BucketImages {
 }
 
 impl BucketImages {
-    /// The images of `volume` in `store`, which must be one that retries and that the probe allows
-    /// for mirrors. `seen` is the newest root that this server knows of. `rng` is seeded by the
+    /// The images of `volume` in `store`, which must retry and must have the probe's permission for
+    /// mirrors. `seen` is the newest root that this server has seen. `rng` is seeded by the
     /// operating system.
     pub fn open(
         store: Arc<dyn Store>,
@@ -133,8 +133,8 @@ impl BucketImages {
         *self.inner.seen.lock()
     }
 
-    /// Claims the volume. The owner before, if there is one, is fenced from now on. `label` is for
-    /// people: the name of this server.
+    /// Claims the volume. A previous owner is fenced from now on. `label` is for people: the name
+    /// of this server.
     ///
     /// # Errors
     /// [`ImagesError::Taken`] if another server claimed it at the same time;

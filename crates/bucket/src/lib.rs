@@ -1,9 +1,9 @@
-//! Object stores: the few verbs that Cairn needs of one, drivers for them, and what is kept in a
-//! bucket.
+//! Object stores: the few verbs that Cairn needs, drivers for them, and the formats of the data in
+//! a bucket.
 //!
 //! [`Store`] has the verbs and their invariants. [`Directory`], [`Memory`] and [`Remote`] are
-//! drivers. [`Retrying`] waits failures out and resolves lost answers. [`probe`] finds out what a
-//! store really does, and [`Abilities::allows`] says what that is good for.
+//! drivers. [`Retrying`] waits failures out and resolves lost answers. [`probe`] measures the real
+//! behaviour of a store, and [`Abilities::allows`] reports the supported uses.
 //!
 //! The crate is synchronous: a call blocks its thread, and [`Net`] owns the only runtime.
 

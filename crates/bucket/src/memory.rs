@@ -30,12 +30,12 @@ use crate::store::{Cursor, Head, ListFrom, Listed, Nonce, Page, Piece, Put, Stor
 
 /// Changes that a late listing may lack at most.
 const LATE_CHANGES_MAX: usize = 16;
-/// Calls after which one that timed out is done at the latest.
+/// A timed-out call takes effect after this many calls at the latest.
 const LATE_CALLS_MAX: u64 = 12;
 /// How close two puts must be for a store to see both as the first.
 const RACE_CALLS: u64 = 8;
 
-/// How often each fault happens: once in this many calls on average; 0 for never.
+/// The frequency of each fault: once in this many calls on average; 0 for never.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
     /// The call fails and does nothing.
@@ -46,7 +46,7 @@ pub struct Faults {
     pub done_later: u64,
     /// The call takes this time more.
     pub slow: u64,
-    /// How much more.
+    /// The added latency.
     pub slow_by: Duration,
     /// A listing is late.
     pub lists_late: u64,
@@ -182,7 +182,7 @@ impl Memory {
         Self { state: Mutex::new(state), clock, pause, blame: Blame("memory:".into()) }
     }
 
-    /// Changes how often faults happen.
+    /// Changes the frequency of faults.
     pub fn set_faults(&self, faults: Faults) {
         self.state.lock().faults = faults;
     }

@@ -33,7 +33,7 @@ const CREATORS: usize = 4;
 const PIECE_RACES: usize = 4;
 /// Bytes of most objects of a probe.
 const OBJECT_BYTES: usize = 1000;
-/// How long the object is locked that tries locks.
+/// The lock time of the object that tests locks.
 const LOCK: Duration = Duration::from_secs(60);
 /// A shorter lock.
 const SHORT_LOCK: Duration = Duration::from_secs(5);

@@ -110,7 +110,7 @@ impl std::fmt::Debug for Remote {
     }
 }
 
-/// The address without a `/` at its end, if it is one that holds no secret.
+/// The address without a `/` at its end, if it holds no secret.
 fn endpoint_of(text: &str) -> Option<(&str, bool)> {
     let is_plain = text.starts_with("http://");
     let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"))?;

@@ -1,15 +1,15 @@
-//! A store whose passing failures are waited out.
+//! A store that waits transient failures out.
 //!
-//! A transient failure ([`StoreError::is_transient`]) is tried again after a pause that doubles, at
-//! random within its upper half so that many clients do not come at once. A store that says for how
-//! long it wants none is given that time. After a number of tries or a time the error surfaces:
-//! nothing is retried for ever.
+//! A transient failure ([`StoreError::is_transient`]) is retried after a pause that doubles. The
+//! pause is random within its upper half, so that many clients do not retry at once. A store that
+//! asks for a pause gets it. After a number of tries or a time the error surfaces: no call is
+//! retried for ever.
 //!
 //! # Lost answers
-//! A create-only put that was done and whose answer was lost fails at the next try: the object
-//! exists. Whether it is one's own is in its nonce. So `Exists` is never passed on before the nonce
-//! was read back, and a put is answered with [`Put::Created`] exactly if the object that is there
-//! was made by this very call. Where the store drops nonces, a put that may have been done keeps
+//! A create-only put whose answer was lost fails at the next try if it took effect: the object
+//! exists. Its nonce shows whether the object is the caller's own. So `Exists` is returned only
+//! after the nonce was read back. A put is answered with [`Put::Created`] exactly if this very call
+//! made the existing object. Where the store drops nonces, a put that may have taken effect keeps
 //! its error.
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::name::{Name, Prefix};
 use crate::pause::{Pause, pause_for};
 use crate::store::{Head, ListFrom, Nonce, Page, Piece, Put, Store, Upload};
 
-/// How long transient failures are waited out.
+/// The time during which transient failures are waited out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
     /// Tries in all.
@@ -49,8 +49,8 @@ impl Default for Patience {
     }
 }
 
-/// Hears of a failure that is waited out, and of the pause before the next try; none once a call
-/// has come to its end.
+/// Receives each failure that is waited out, and the pause before the next try; none once a call
+/// has ended.
 pub type Waiting = dyn Fn(Option<(&StoreError, Duration)>) + Send + Sync;
 
 /// See the module.
@@ -131,7 +131,7 @@ impl<S: Store> Retrying<S> {
         }
     }
 
-    /// The pause after so many failed tries.
+    /// The pause after `tries` failed tries.
     fn wait(&self, tries: u32, error: &StoreError) -> Duration {
         let factor = 1_u32.checked_shl(tries - 1).unwrap_or(u32::MAX);
         let most = self.patience.first.saturating_mul(factor).min(self.patience.longest);
@@ -154,7 +154,7 @@ impl<S: Store> Retrying<S> {
         }
     }
 
-    /// Creates by `create`, and finds out what became of lost answers.
+    /// Creates by `create`, and determines the outcome of lost answers.
     fn create(
         &self,
         name: &Name,
@@ -180,7 +180,7 @@ impl<S: Store> Retrying<S> {
         }
         match (self.owner(name, nonce, cancel)?, unclear) {
             (Owner::This, _) => Ok(Put::Created),
-            // It may be the one that was made by a call whose answer was lost.
+            // A call whose answer was lost may have made it.
             (Owner::Unknown, Some(error)) => Err(error),
             (Owner::Other, _) => Ok(Put::Exists),
             (Owner::Unknown | Owner::Absent, _) => outcome,

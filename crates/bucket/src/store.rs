@@ -197,8 +197,8 @@ pub trait Store: Send + Sync {
     /// With [`Put::Exists`] the upload is still there and should be aborted.
     ///
     /// # Errors
-    /// The object was not created, or that is unclear. A repeated call is safe; after one that
-    /// succeeded it may fail with [`crate::Trouble::NoUpload`].
+    /// The object was not created, or the outcome is unknown. A repeated call is safe. It may fail
+    /// with [`crate::Trouble::NoUpload`] after a success.
     fn finish(
         &self,
         upload: &Upload,

@@ -88,9 +88,11 @@ pub fn run_restore(asked: &Restore, output: Output) -> Result<(), Failure> {
     restore::run(asked, output)
 }
 
-/// How often a job is asked about that a person looks at, who sees ten changes a second as motion.
+/// The interval between two requests about a job that a person watches: ten changes a second look
+/// like motion.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// The same where nobody looks: its end is told at once as it is, and what it notes is soon enough.
+/// The same without a terminal: the answer reports the end of the job at once, and its notes may
+/// come this late.
 const ASK_RARELY: Duration = Duration::from_millis(500);
 
 /// Findings that are printed for people.
@@ -113,7 +115,7 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
         bar.set_message(format!("{}: {}", job.subject, job.phase));
         let second = job.elapsed_ms / 1000;
         let is_new = output.json && told.replace(second) != Some(second);
-        // Who reads what it says has gone: as if he had pressed Ctrl-C, and no success.
+        // The reader of the output has disconnected: treat that as Ctrl-C, and not as success.
         let is_left = is_new && !print_if_read(&status_line(&job));
         let every = if bar.is_hidden() { ASK_RARELY } else { ASK_EVERY };
         let now = if is_left { None } else { later(&job, every, client, &mut interrupt)? };
@@ -147,7 +149,7 @@ fn later(
     let (path, asked) = (format!("/v1/jobs/{}?within_ms={}", job.id, within.as_millis()), Instant::now());
     let now: Option<api::Job> =
         client.get_unless(&path, std::slice::from_mut(interrupt), ASK_EVERY, &|| false)?;
-    // Whoever answers early is not asked the more often for it.
+    // An early answer does not lead to more requests.
     let runs = now.as_ref().is_some_and(|now| now.state == api::JobState::Running);
     match runs && client.wait(within.saturating_sub(asked.elapsed()), interrupt) {
         true => Ok(None),
@@ -155,17 +157,16 @@ fn later(
     }
 }
 
-/// Whether the server says that a job has failed. One that it can't be asked about may have come to
-/// its end.
+/// Whether the server reports that a job has failed. A job may have ended if the server cannot be
+/// reached.
 fn has_failed(job: &str, client: &Client) -> bool {
     let now = client.get::<api::Job>(&format!("/v1/jobs/{job}"));
     now.is_ok_and(|job| job.state == api::JobState::Failed)
 }
 
-/// A person pressed Ctrl-C: work that only looks, what goes to files of theirs, and what leaves all
-/// as it was but a history, is ended on the server; other work goes on there. It is waited for
-/// until that has ended (or Ctrl-C comes again), as it may have succeeded before it was told to
-/// end.
+/// Handles Ctrl-C. The server ends work that only reads, that writes to the user's files, or that
+/// changes nothing but a history. Other work continues there. This waits until the work has ended,
+/// or until the next Ctrl-C, because it may have succeeded before the request to end.
 fn interrupted(
     job: &api::Job,
     client: &Client,
@@ -188,7 +189,7 @@ fn interrupted(
         let next = match kind.as_str() {
             // All of it or nothing, and of several mirrors.
             "group reverse" => format!("see how it is with `cairn group show {subject}`"),
-            // It only tells how the mirror is: there is no update to end.
+            // It only reports the state of the mirror: there is no update to end.
             "mirror repoint" => format!("see how it is with `cairn mirror status {subject}`"),
             "release" => "see how it is with `cairn status`".to_owned(),
             _ => format!("see how it is with `cairn status`; `cairn mirror abort {subject}` ends it"),
@@ -222,7 +223,7 @@ fn interrupted(
         api::JobState::Failed => {}
     }
     let what = format!("{kind} of {subject} was ended, on the server too");
-    // What there is of an image dump or of a restore may be gone on with.
+    // An image dump or a restore may be resumed.
     let goes_on = matches!(kind.as_str(), "image dump" | "image restore");
     let next = now.error.filter(|_| goes_on).map(|error| error.next);
     Err(Failure::new(ErrorKind::Interrupted, what, next.unwrap_or_else(|| "run it again".to_owned())))
@@ -242,8 +243,8 @@ fn status_line(job: &api::Job) -> String {
     }))
 }
 
-/// Prints findings for people, of many the first: a damaged record has one for each of its blocks.
-/// Whoever does not take them gets the exit code.
+/// Prints the first findings for people: a damaged record has one for each of its blocks. A failure
+/// to print is ignored, because the exit code reports the same.
 fn print_findings<'a>(findings: impl ExactSizeIterator<Item = &'a str>) {
     let more = findings.len().saturating_sub(FINDINGS_SHOWN);
     findings.take(FINDINGS_SHOWN).for_each(print_besides);

@@ -30,7 +30,7 @@ const ROUNDS: usize = 3;
 const EVERY: Duration = Duration::from_millis(2500);
 /// Bytes changed before each update.
 const CHANGE: u64 = 16 << 20;
-/// Bytes changed at a time between updates, and how often.
+/// Bytes changed at a time between updates, and the interval.
 const TRICKLE: u64 = 64 << 10;
 const TRICKLE_EVERY: Duration = Duration::from_millis(50);
 /// Bytes changed before the disaster: enough that the kill finds the transfer under way.
@@ -39,7 +39,7 @@ const LAST_CHANGE: u64 = 192 << 20;
 const KILL_AT: u64 = 30;
 /// Longest wait for anything that the demo waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long its folder may take to be removed.
+/// The time for the removal of its folder.
 const REMOVING: Duration = Duration::from_secs(5);
 
 /// Runs the demo.
@@ -184,7 +184,7 @@ impl Story {
         Ok(image)
     }
 
-    /// Changes data while updates run. Returns how much was written.
+    /// Changes data while updates run. Returns the number of written bytes.
     fn updates(
         &mut self,
         (source, destination): (&Child, &Child),
@@ -206,7 +206,7 @@ impl Story {
             step.0.inc(CHANGE);
             images.push(self.begin_update(source, destination, model, written)?);
             let job = self.running(destination)?;
-            // Clients go on while the image travels; what they write now belongs to the next one.
+            // Clients continue while the image travels; their new writes belong to the next one.
             written += model.change(disk, rng, 1 << 20)?;
             let mirror = wait(&job, destination, &ProgressBar::hidden())?;
             self.report.transfer(&mirror.last.unwrap_or_default());
@@ -278,8 +278,8 @@ impl Story {
         })
     }
 
-    /// Waits until the source has taken the snapshot for `job`, and gives its name. The demo writes
-    /// nothing meanwhile, so that it knows what is in it.
+    /// Waits until the source has taken the snapshot for `job`, and returns its name. The demo
+    /// writes nothing meanwhile, so that it knows the content of the snapshot.
     fn snapshot_of(&self, job: &api::Job, source: &Child, destination: &Child) -> Result<String, Failure> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -381,8 +381,8 @@ fn kill_in_the_middle(
     }
 }
 
-/// Ctrl-C, or another signal that ends it: its servers, which need not have got that, end first,
-/// and what is left is the folder.
+/// Ctrl-C, or another signal that ends it: its servers, which may not have got the signal, end
+/// first, and then only the folder is left.
 fn end_on_signals(dir: PathBuf, keep: bool, servers: Servers) -> Result<(), Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -411,8 +411,8 @@ fn end_on_signals(dir: PathBuf, keep: bool, servers: Servers) -> Result<(), Fail
     Ok(())
 }
 
-/// Removes a folder in which others may still make something: servers that are being ended, and
-/// what was going on.
+/// Removes a folder in which others may still make files: servers that are being ended, and work in
+/// progress.
 fn remove(dir: &Path) -> std::io::Result<()> {
     let began = Instant::now();
     loop {

@@ -24,8 +24,8 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The simple commands of a line of shell, as words. Comments, redirections and `&` go; what is
-/// quoted is one word.
+/// The simple commands of a line of shell, as words. Comments, redirections and `&` are removed; a
+/// quoted text is one word.
 fn simple_commands(line: &str) -> Vec<Vec<String>> {
     let mut commands = vec![Vec::new()];
     let mut word = None::<String>;
@@ -52,7 +52,7 @@ fn simple_commands(line: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// The calls of `cairn` in a line: behind a prompt, `sudo` or `ssh host` as well.
+/// The calls of `cairn` in a line: after a prompt, `sudo` or `ssh host` as well.
 fn calls(line: &str) -> Vec<Vec<String>> {
     let leads = ["sudo", "ssh", "host", "time"];
     let calls = simple_commands(line).into_iter().filter_map(|words| {
@@ -81,7 +81,7 @@ fn commands_of_the_documents_parse() {
                 is_fenced = !is_fenced;
                 continue;
             }
-            // A command in a sentence may leave out what it is about.
+            // A command in a sentence may leave out its subject.
             let in_words = line.split('`').skip(1).step_by(2).flat_map(calls);
             let found: Vec<_> = if is_fenced { calls(line.trim()) } else { in_words.collect() };
             for words in found {

@@ -76,8 +76,7 @@ fn main() -> ExitCode {
         Command::Plan(plan) if plan.is_local() => commands::trace::run_plan(&plan, output),
         command => match connect(&global) {
             Ok(client) => commands::run(command, &client, output),
-            // Monitoring knows four exit codes, and this is the one for what could not be found
-            // out.
+            // Monitoring knows four exit codes, and this is the one for an unknown state.
             Err(failure) if matches!(command, Command::Mirror(arguments::Mirror::Check { .. })) => {
                 Err(commands::unknown_to_check(&failure.body.message, output))
             }
@@ -97,7 +96,7 @@ fn parsed(given: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Erro
     let mut arguments = Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
     let global = &mut arguments.global;
     if global.server.is_some() && global.data.is_some() {
-        // What is typed goes before what is exported.
+        // An option on the command line takes precedence over an environment variable.
         let is_typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
         match (is_typed("server"), is_typed("data")) {
             (true, false) => global.data = None,
@@ -116,8 +115,8 @@ fn parsed(given: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Erro
     Ok(arguments)
 }
 
-/// What other programs call `ls` and `rm` or `destroy` is understood wherever there is a `list` or
-/// `delete`. The help names one word for each.
+/// Accepts `ls` as well as `list`, and `rm` and `destroy` as well as `delete`, as in other
+/// programs. The help names one word for each.
 fn with_habits(command: clap::Command) -> clap::Command {
     let command = command.mut_subcommands(with_habits);
     match command.get_name() {
@@ -127,7 +126,7 @@ fn with_habits(command: clap::Command) -> clap::Command {
     }
 }
 
-/// What nouns have, and is no command of its own.
+/// Verbs of nouns, which are not commands of their own.
 const VERBS: [&str; 6] = ["list", "ls", "show", "create", "delete", "rm"];
 
 /// Improves three tips of clap. For `cairn image dump --to FILE VOLUME`, where the volume was taken

@@ -1,4 +1,4 @@
-//! What commands print: tables for people, objects for programs, progress on standard error.
+//! The output of commands: tables for people, objects for programs, progress on standard error.
 
 use std::borrow::Cow;
 use std::io::IsTerminal;
@@ -17,14 +17,14 @@ use crate::exit::Failure;
 pub struct Output {
     /// JSON objects, one a line.
     pub json: bool,
-    /// Nothing but errors (and what was asked for: lists).
+    /// Prints nothing but errors and requested lists.
     pub quiet: bool,
     /// Do not ask.
     pub yes: bool,
 }
 
 impl Output {
-    /// Prints `value` as JSON, or what `people` makes of it.
+    /// Prints `value` as JSON, or as `people` formats it.
     pub fn show<T: Serialize>(&self, value: &T, people: impl FnOnce(&T) -> String) {
         let text = if self.json { json(value) } else { people(value) };
         if !text.is_empty() {
@@ -32,22 +32,22 @@ impl Output {
         }
     }
 
-    /// As [`Output::show`]; people who asked for quiet see nothing.
+    /// As [`Output::show`]; prints nothing for people with `quiet`.
     pub fn tell<T: Serialize>(&self, value: &T, people: impl FnOnce(&T) -> String) {
         if self.json || !self.quiet {
             self.show(value, people);
         }
     }
 
-    /// As [`Output::tell`], of what the exit code says as well: whoever does not take the line gets
-    /// that.
+    /// As [`Output::tell`], for a result that the exit code reports as well: a failure to print is
+    /// ignored.
     pub fn tell_besides<T: Serialize>(&self, value: &T, people: impl FnOnce(&T) -> String) {
         if self.json || !self.quiet {
             print_besides(&if self.json { json(value) } else { people(value) });
         }
     }
 
-    /// Asks before something is destroyed; without a terminal, `--yes` must have been given.
+    /// Asks before a destructive action; without a terminal, `--yes` is required.
     pub fn confirm(&self, what: &str) -> Result<(), Failure> {
         if self.yes {
             return Ok(());
@@ -68,7 +68,7 @@ impl Output {
         Err(Failure::new(ErrorKind::Interrupted, "nothing was done", "run it again when you are sure"))
     }
 
-    /// A bar for bytes of `total` (0: not known), on standard error; it hides when nobody looks.
+    /// A bar for bytes of `total` (0: not known), on standard error; hidden without a terminal.
     pub fn bar(&self, total: u64) -> ProgressBar {
         if self.json || self.quiet || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
@@ -83,7 +83,7 @@ impl Output {
 }
 
 impl Output {
-    /// A count of `what` that goes up, on standard error; it hides when nobody looks.
+    /// A growing count of `what`, on standard error; hidden without a terminal.
     pub fn count_bar(&self, what: &'static str) -> ProgressBar {
         if self.json || self.quiet || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
@@ -102,8 +102,8 @@ pub fn json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("the objects of the API have string keys and no failing parts")
 }
 
-/// Prints a line; a reader that went away (a closed pipe) ends the program quietly, and output that
-/// can't be written, as where a disk is full, with an error.
+/// Prints a line. A reader that disconnected (a closed pipe) ends the program quietly. If output
+/// cannot be written, for example on a full disk, the program ends with an error.
 pub fn print_line(text: &str) {
     use std::io::Write;
     let text = harmless(text, |letter| !matches!(letter, '\n' | '\t'));
@@ -115,13 +115,14 @@ pub fn print_line(text: &str) {
     std::process::exit(i32::from(code));
 }
 
-/// As [`print_line`], of what the exit code says as well: whoever does not take the line gets that.
+/// As [`print_line`], for a result that the exit code reports as well: a failure to print is
+/// ignored.
 pub fn print_besides(text: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stdout(), "{}", harmless(text, |letter| !matches!(letter, '\n' | '\t')));
 }
 
-/// As [`print_line`], while something is done; false where the reader went away.
+/// As [`print_line`], during work; false if the reader has disconnected.
 pub fn print_if_read(text: &str) -> bool {
     use std::io::Write;
     match writeln!(std::io::stdout(), "{text}") {
@@ -151,8 +152,8 @@ pub fn unwritten(error: std::io::Error) -> Option<Failure> {
     Some(Failure { body: ErrorBody { message, next, ..body }, code })
 }
 
-/// A path or name that somebody else may have chosen, for people: it says nothing to a terminal,
-/// stays in its line, is no other one's, and is what a shell takes.
+/// A path or name that another user may have chosen, for people. It contains no control characters,
+/// stays in its line, differs from every other name, and is valid input for a shell.
 pub fn name(bytes: &[u8]) -> String {
     cairn_files::quoted_path(bytes)
 }
@@ -162,8 +163,7 @@ pub fn path(text: &str, bytes: Option<&str>) -> String {
     name(&bytes.and_then(cairn_files::from_percent).unwrap_or_else(|| text.as_bytes().to_vec()))
 }
 
-/// A path or name for programs: its text as `key`, and its bytes as `key_bytes` where it is no
-/// UTF-8.
+/// A path or name for programs: its text as `key`, and its bytes as `key_bytes` if it is not UTF-8.
 pub fn put_name(object: &mut serde_json::Value, key: &str, bytes: &[u8]) {
     object[key] = cairn_files::path_text(bytes).into();
     if let Some(raw) = cairn_files::path_bytes(bytes) {
@@ -171,7 +171,7 @@ pub fn put_name(object: &mut serde_json::Value, key: &str, bytes: &[u8]) {
     }
 }
 
-/// A text whose control characters, those that `is_meant` says, are written as JSON has them.
+/// A text with the control characters that `is_meant` selects written as in JSON.
 fn harmless(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {
     let is_control = |letter: char| letter.is_control() && is_meant(letter);
     if !text.contains(is_control) {
@@ -187,7 +187,7 @@ fn harmless(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// A table without lines, as `ls -l` has it. What stands in it stays in its cell.
+/// A table without lines, as `ls -l` has it. The content of a cell stays in it.
 pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(head);
@@ -239,7 +239,7 @@ pub fn length(ms: u64) -> String {
     }
 }
 
-/// How long ago, by this machine's clock.
+/// The time since then, by this machine's clock.
 pub fn ago(at_ms: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
     if now < at_ms {

@@ -1,5 +1,5 @@
-//! Buckets: added, checked and deleted, and what is wrong with them said with the next step; image
-//! dumps in them.
+//! Buckets: adding, checking and deleting them, reports of their faults with the next step, and
+//! image dumps in them.
 
 mod running;
 
@@ -137,7 +137,7 @@ fn bad_input_is_refused_with_the_next_step_and_adds_nothing() {
     assert!(advice.contains("local"), "{advice}");
     server.bad(10, "not-found", &["bucket", "show", "nothing"]);
     server.bad(10, "not-found", &["bucket", "check", "nothing"]);
-    // A directory that went is reported by a check, and the bucket stays.
+    // A check reports a missing directory, and the bucket stays.
     std::fs::remove_dir_all(dir.path().join("store")).unwrap();
     server.bad(10, "not-found", &["bucket", "check", "local"]);
     server.good(&["bucket", "show", "local"]);
@@ -188,7 +188,7 @@ fn store_that_cannot_be_reached_is_reported_in_bounded_time() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), "d");
     let file = credentials(dir.path(), "secret");
-    // Nobody listens there any more.
+    // No process listens there any more.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     // This one takes connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -229,11 +229,11 @@ fn probe_that_is_cancelled_adds_nothing_and_frees_the_name() {
     server.good(&["bucket", "add", "b", &place]);
 }
 
-/// An S3 server of others, killed when it goes.
+/// An S3 server of another vendor, killed on drop.
 struct Gateway {
     child: Child,
     endpoint: String,
-    /// What runs it.
+    /// The command that runs it.
     command: Vec<String>,
 }
 
@@ -392,7 +392,8 @@ fn dumps_in_a_bucket_come_back_on_a_server_that_has_never_seen_them() {
     fresh.good(&["image", "verify", "other:v", "--deep"]);
     fresh.bad(10, "not-found", &["image", "restore", "x", "other:nothing"]);
     fresh.bad(2, "usage", &["image", "restore", "x", "other:v", "other:w"]);
-    // A dump of a level above goes on from what the bucket has, without a record of this server.
+    // A dump of a level above starts from the content of the bucket, without a record of this
+    // server.
     fresh.good(&["volume", "delete", "w0", "--yes"]);
     fresh.good(&["volume", "delete", "w1", "--yes"]);
     fill_in(&fresh, "w2/db", 5);
@@ -468,7 +469,7 @@ fn prune_keeps_what_rules_name_and_what_that_needs() {
     assert!(would.contains("would delete 2") && left().len() == 5, "{would}");
     let done = server.json(&["image", "prune", "b:", "--keep-last", "1", "--yes"]);
     assert_eq!((done["deleted"].as_array().unwrap().len(), left()), (2, ids[2..].to_vec()), "{done}");
-    // Those of a lock stay, and so does what they stand on.
+    // Locked dumps stay, and so do the dumps that they depend on.
     fill(&server, 0, 10, 9);
     let locked = server.json(&["image", "dump", "-3", "v", "b:", "--lock", "1h"]);
     assert!(locked["locked_until_ms"].as_u64().is_some(), "{locked}");
@@ -502,7 +503,7 @@ fn lock_is_refused_where_the_probe_found_none() {
     server.bad(2, "usage", &["image", "dump", "v", "--to", &file, "--lock", "30d"]);
 }
 
-/// A dump that takes its time, as its volume is slow, and has sent so many pieces.
+/// A dump that is slow because its volume is, and has sent `pieces` pieces.
 fn begun(server: &Running, arguments: &[&str], pieces: usize) -> Child {
     server.good(&["volume", "rehearse", "v", "--delay", "250ms", "--yes"]);
     let mut command = running::cairn();
@@ -512,7 +513,7 @@ fn begun(server: &Running, arguments: &[&str], pieces: usize) -> Child {
     dump
 }
 
-/// How many pieces of an unfinished dump are noted.
+/// The number of noted pieces of an unfinished dump.
 fn noted(server: &Running) -> usize {
     let text = std::fs::read(server.data.join("volumes/v/dumps.json")).unwrap_or_default();
     let document: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -534,7 +535,7 @@ fn dump_into_a_bucket_resumes_after_a_kill_of_the_server() {
     server.bad(11, "busy", &["image", "dump", "v", "b:"]);
     server.bad(11, "busy", &["bucket", "delete", "b"]);
     assert_eq!(server.json(&["image", "list", "b:"])["dumps"], serde_json::json!([]), "no reader sees it");
-    // What changes meanwhile is not in it.
+    // Later changes are not in it.
     fill(&server, 0, 100, 77);
     let dumped = server.json(&["image", "dump", "v", "--resume"]);
     assert!(dumped["there_bytes"].as_u64().unwrap() >= 8 << 20, "{dumped}");
@@ -643,7 +644,7 @@ fn damage_in_a_bucket_is_named_and_never_restored() {
     assert_eq!(listed.status.code(), Some(3), "{listed:?}");
     let said = server.bad(27, "damaged", &["image", "restore", "w", "b:v"]);
     assert!(said.contains("/index"), "{said}");
-    // One that was deleted is reported too, and its parts are not swept.
+    // A dump with a deleted index is reported too, and its parts are not swept.
     std::fs::remove_file(&index).unwrap();
     let said = server.bad(27, "damaged", &["image", "restore", "w", "b:v"]);
     assert!(said.contains("/index is gone"), "{said}");

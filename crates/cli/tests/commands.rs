@@ -103,7 +103,7 @@ fn client_that_comes_back_during_a_rollback_is_cut_off_once_it_is_over() {
         let mut disk = server.disk("vol0/db");
         disk.write(0, &[round; 4096]).unwrap();
         disk.flush().unwrap();
-        // A rollback takes several batches, and each of them so long.
+        // A rollback takes several batches, and each of them takes this long.
         let slow = format!("{}ms", 100 * u32::from(round));
         server.good(&["volume", "rehearse", "vol0", "--delay", &slow, "--yes"]);
         let (mut back, seen) = std::thread::scope(|scope| {
@@ -148,7 +148,7 @@ fn clients_of_the_default_export_are_sessions_of_the_disk_that_it_is() {
     server.bad(11, "busy", &["volume", "delete", "vol0", "--yes"]);
     server.good(&["snapshot", "rollback", "vol0@one", "--yes"]);
     assert!(disk.read(0, 4096).is_err(), "sessions end when their disk changes under them");
-    // One that asks in vain is none.
+    // A failed request does not make a session.
     assert!(!server.has_export("vol0/nothing"));
     server.good(&["lun", "delete", "vol0/db", "--yes"]);
 }
@@ -233,7 +233,7 @@ fn wrong_names_and_sizes_are_refused_with_their_kind() {
     server.bad(20, "wrong-size", &["volume", "create", "v", "--size", "1000"]);
     server.bad(20, "wrong-size", &["volume", "create", "v", "--size", "0"]);
     server.bad(20, "wrong-size", &["volume", "create", "v", "--size", "8K"]);
-    // With what a volume needs besides it is more bytes than there are numbers.
+    // The volume's overhead brings the sum of bytes past the largest number.
     server.bad(20, "wrong-size", &["volume", "create", "v", "--size", "18446744073709547520"]);
     server.bad(21, "taken", &["volume", "create", "vol0", "--size", "1G"]);
     server.bad(10, "not-found", &["volume", "show", "nothing"]);
@@ -301,7 +301,7 @@ fn devices_that_are_missing_busy_small_or_full_of_something_are_refused() {
 fn path_that_is_no_text_is_refused_and_no_other_file_is_taken_for_it() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), "d");
-    // As what such a name is shown is the name of another file.
+    // The displayed form of such a name is the name of another file.
     let names: [&[u8]; 2] = [b"disk\xff", "disk\u{fffd}".as_bytes()];
     let [meant, other] = names.map(|name| dir.path().join(OsStr::from_bytes(name)));
     for path in [&meant, &other] {
@@ -461,7 +461,7 @@ fn api_over_tcp_wants_the_token_and_tells_what_is_wrong() {
     server.bad(2, "usage", &["peer", "invite"]);
 }
 
-/// What the API answers on the control socket: the status, and the body.
+/// The answer of the API on the control socket: the status, and the body.
 fn ask(server: &Running, request: &str) -> (u16, String) {
     let mut stream = UnixStream::connect(server.data.join("control.sock")).unwrap();
     let rest = " HTTP/1.1\r\nhost: cairn\r\nconnection: close\r\n\r\n";
@@ -596,7 +596,7 @@ fn next_steps_name_what_is_known_and_nobody_is_asked_about_what_is_not_there() {
     // Not asked for a word first.
     server.bad(10, "not-found", &["peer", "revoke", "nosuch"]);
 
-    // A schedule that never runs is told where it is made, and afterwards.
+    // A schedule that never runs is reported when it is made, and afterwards.
     let other = Running::start(dir.path(), "other");
     other.good(&["volume", "create", "m", "--size", "64M"]);
     let token = other.invite();
@@ -644,7 +644,7 @@ fn prompt_and_dry_run_look_first_whether_it_exists() {
         "image levels v --forget 0",
         "state give-up no.json",
     ] {
-        // Without a word, and there is nobody to ask.
+        // Without a question, because there is no terminal.
         let words: Vec<&str> = given.split(' ').collect();
         server.bad(10, "not-found", &words);
     }
@@ -738,12 +738,12 @@ fn connections_over_tcp_that_ask_for_nothing_take_the_server_from_nobody() {
         server.is_done_in_time(&["volume", "create", "vol0", "--size", "64M"]),
         "it has files for itself"
     );
-    // Those of them that it took in are let go of, and others come in again.
+    // The server closes the silent ones that it accepted, and accepts others again.
     running::wait_until("it answers over TCP", || {
         let mut asks = std::net::TcpStream::connect(address).unwrap();
         let mut answer = String::new();
         asks.set_read_timeout(Some(running::PATIENCE / 3)).unwrap();
-        // In a version that would go on with it: the answer ends as the connection does.
+        // HTTP/1.1 would keep the connection: here the answer ends with the connection.
         let asked = asks.write_all(b"GET /v1/status HTTP/1.1\r\nhost: cairn\r\n\r\n");
         asked.and_then(|()| asks.read_to_string(&mut answer)).is_ok() && answer.contains(" 401 ")
     });
@@ -759,7 +759,7 @@ fn who_never_shows_the_token_takes_no_place_of_the_api_for_long_whatever_he_says
     let address = server.json(&["status"])["http"][1].as_str().unwrap().to_owned();
     let token = std::fs::read_to_string(server.data.join("http-token")).unwrap();
     let token = token.trim();
-    // On one connection, whose end is not that of the answer.
+    // On one connection, which does not end with the answer.
     let answers = |stream: &mut TcpStream| {
         let asked = format!("GET /v1/jobs HTTP/1.1\r\nhost: cairn\r\nauthorization: Bearer {token}\r\n\r\n");
         stream.set_read_timeout(Some(running::PATIENCE / 3)).unwrap();
@@ -789,13 +789,13 @@ fn who_never_shows_the_token_takes_no_place_of_the_api_for_long_whatever_he_says
         is_over.store(true, Ordering::Relaxed);
         assert!(comes_in, "those who send one byte after the other have all places");
     });
-    // What is left of its first answer is read before that of the second.
+    // Read the rest of its first answer before that of the second.
     let mut rest = [0; 4096];
     let _ = known.read(&mut rest).unwrap();
     assert!(answers(&mut known), "who has shown the token is not let go of");
 }
 
-/// A server of whose answers the test decides, and a command that it has begun.
+/// A server whose answers the test chooses, and a command that uses it.
 struct Posed {
     listener: std::os::unix::net::UnixListener,
     process: std::process::Child,
@@ -829,12 +829,12 @@ impl Posed {
         None
     }
 
-    /// Answers a question with a job that runs; what was asked.
+    /// Answers a request with a running job; returns the request.
     fn runs_on(asks: &mut UnixStream, kind: &str) -> String {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             let mut byte = [0];
-            // Who is interrupted may leave before he has asked.
+            // An interrupted client may disconnect before its request.
             if asks.read_exact(&mut byte).is_err() {
                 break;
             }
@@ -858,7 +858,7 @@ impl Posed {
         assert!(sent.success());
     }
 
-    /// The exit code of the command, if it ends by itself, and what it said.
+    /// The exit code of the command, if it ends by itself, and its output.
     fn ended(mut self) -> (Option<i32>, String) {
         while self.process.try_wait().unwrap().is_none() && std::time::Instant::now() < self.until {
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -887,7 +887,7 @@ fn command_that_waits_for_a_server_which_does_not_answer_any_more_ends_by_ctrl_c
     assert_eq!((held.len(), posed.ended().0), (2, Some(130)));
 }
 
-/// Who is told that it has ended starts the next one beside it, or takes away what it works with.
+/// A user with a report of its end would start the next one beside it, or remove its input.
 #[test]
 fn work_that_goes_on_after_a_second_ctrl_c_is_not_said_to_have_ended() {
     let dir = tempfile::tempdir().unwrap();
@@ -896,7 +896,7 @@ fn work_that_goes_on_after_a_second_ctrl_c_is_not_said_to_have_ended() {
     while let Some(mut asks) = posed.accept() {
         let asked = Posed::runs_on(&mut asks, "mirror verify");
         is_told |= asked.starts_with("DELETE ");
-        // Once, when it looks after the job for the first time, and again once it was told to end.
+        // Once at the first request for the job, and again after the request to end it.
         if asked.starts_with("GET ") && (is_told || !is_asked) {
             is_asked = true;
             posed.interrupt();
@@ -907,7 +907,7 @@ fn work_that_goes_on_after_a_second_ctrl_c_is_not_said_to_have_ended() {
     assert!(said.contains("was cancelled and has not stopped yet"), "{said}");
 }
 
-/// Of one that is paused nothing is brought: there is no update that could be ended.
+/// A paused mirror brings no data: there is no update that could be ended.
 #[test]
 fn repoint_that_is_interrupted_names_what_there_is_to_look_at() {
     let dir = tempfile::tempdir().unwrap();

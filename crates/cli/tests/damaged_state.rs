@@ -1,5 +1,5 @@
-//! One damaged state file: the server starts, everything else is served, and what the file belonged
-//! to is told and stays out of harm.
+//! One damaged state file: the server starts, everything else is served, and the owner of the file
+//! is reported and protected.
 
 #[allow(dead_code, reason = "this test program uses a part of it")]
 #[path = "../../frontend/iscsi/tests/harness/initiator.rs"]
@@ -12,7 +12,7 @@ use initiator::Initiator;
 use running::{Running, path, wait_until};
 use serde_json::Value;
 
-/// What stands in the file after the damage: the beginning of a document, as a write that was cut
+/// The content of the file after the damage: the beginning of a document, as an interrupted write
 /// leaves it.
 const DAMAGE: &[u8] = b"{\n  \"version\": 1,\n  \"vol";
 
@@ -26,7 +26,7 @@ fn problem(server: &Running, file: &str) -> Option<Value> {
 /// Damages a file, starts the server on it, and mends it after `look` has.
 fn damaged<T>(server: &mut Running, file: &str, look: impl FnOnce(&Running) -> T) -> T {
     let path = server.data.join(file);
-    // One that is not there is damaged as well: nobody knows that it was empty.
+    // A missing one is damaged as well: it is unknown whether it was empty.
     let whole = std::fs::read(&path).ok();
     server.terminate();
     std::fs::write(&path, DAMAGE).unwrap();
@@ -113,7 +113,7 @@ fn each_state_file_of_a_server_may_be_damaged_and_everything_else_is_served() {
         server.bad(code, kind, &["peer", "invite"]);
     });
     damaged(&mut server, "exports.json", |server| {
-        // Whom a disk is for is not known of any: nobody gets one.
+        // The permitted clients of all disks are unknown: no client gets one.
         assert!(!server.has_export("v/db") && !server.has_export("w/db"));
         server.bad(code, kind, &["export", "set", "w/db", "--any-network"]);
         server.good(&["snapshot", "create", "v@three"]);
@@ -160,7 +160,7 @@ fn device_whose_settings_are_damaged_is_not_exported_nor_is_the_lun_that_it_is_o
         server.bad(21, "taken", &["device", "adopt", "disk0", "--origin", &plain]);
     });
     takes_writes(&server, "disk0");
-    // Without the copy beside it nothing says which LUN it is: none takes writes.
+    // Without the copy beside it, it is unknown which LUN it is: no LUN takes writes.
     server.terminate();
     std::fs::remove_file(server.data.join("devices/disk0.json.old")).unwrap();
     let document = server.data.join("devices/disk0.json");
@@ -171,7 +171,7 @@ fn device_whose_settings_are_damaged_is_not_exported_nor_is_the_lun_that_it_is_o
     takes_writes(&server, "disk1");
     let mut early = server.disk("v/db");
     early.read(0, 4096).expect("it may be any disk");
-    // Put back, it is taken in without a restart.
+    // After it is restored, the server loads it without a restart.
     std::fs::write(&document, whole).unwrap();
     server.good(&["state", "restore", "devices/disk0.json"]);
     takes_writes(&server, "disk0");
@@ -194,7 +194,8 @@ fn disk_of_a_device_whose_settings_are_put_back_is_nobodys_until_the_device_has_
     server.restart();
     assert!(!server.has_export("v/db"), "it is kept for the device");
     std::fs::write(&document, whole).unwrap();
-    // Whoever has the store open lets it go in some seconds, for which an opening waits.
+    // A process that has the store open closes it after some seconds, and an opening waits for
+    // that.
     let store = std::fs::File::open(&history).unwrap();
     store.try_lock().unwrap();
     let restore = ["state", "restore", "devices/disk0.json"];
@@ -282,8 +283,7 @@ fn mirror_whose_document_is_damaged_takes_neither_writes_nor_updates_until_it_is
     mirror.good(&["mirror", "update", "data"]);
     assert_ne!(mirror.json(&["mirror", "status", "data"])["image"], image);
 
-    // The previous generation is a way back, and what it says is looked at before anything is
-    // brought.
+    // The previous generation is a way back, and its content is checked before any update.
     mirror.terminate();
     std::fs::write(mirror.data.join("volumes/data/mirror.json"), DAMAGE).unwrap();
     mirror.restart();
@@ -325,15 +325,15 @@ fn mirror_of_which_everything_was_given_up_keeps_its_snapshots_and_takes_a_sourc
     let token = source.invite();
     mirror.good(&["mirror", "repoint", "data", &token]);
     assert_eq!(mirror.json(&["mirror", "status", "data"])["state"], "mirrored");
-    // How long what is here is to stay is not known: the source does not take it away.
+    // The retention of the snapshots here is unknown: the source does not remove them.
     source.good(&["snapshot", "delete", "data@dear", "--yes"]);
     assert!(!mirror.run(&["mirror", "update", "data"]).status.success());
     assert!(has_snapshot(&mirror, "data", "dear"));
     mirror.good(&["mirror", "set", "data", "--lock", "off"]);
     mirror.good(&["mirror", "update", "data"]);
     assert!(!has_snapshot(&mirror, "data", "dear"));
-    // The previous generation of the other one knows of a locked snapshot: its lock is not given up
-    // with the file. A mirror whose source is gone takes writes all the same.
+    // The previous generation of the other one has a locked snapshot: its lock is not given up with
+    // the file. A mirror without its source takes writes all the same.
     mirror.terminate();
     std::fs::write(mirror.data.join("volumes/logs/mirror.json"), DAMAGE).unwrap();
     mirror.restart();
@@ -395,9 +395,9 @@ fn failover_of_a_group_that_is_not_known_and_not_over_has_none_of_its_volumes_ta
     mirror.good(&["group", "failover", "bank", "--yes"]);
     takes_writes(&mirror, "data/db");
     takes_writes(&mirror, "logs/db");
-    // What is over keeps nobody out.
+    // A finished failover locks no client out.
     damaged(&mut mirror, "groups.json", |mirror| takes_writes(mirror, "data/db"));
-    // Given up, each volume is what it is.
+    // After it is given up, each volume has its own state.
     mirror.kill();
     std::fs::write(&path, document.to_string()).unwrap();
     mirror.restart();
@@ -412,8 +412,7 @@ fn failover_of_a_group_that_is_not_known_and_not_over_has_none_of_its_volumes_ta
 fn source_that_does_not_know_its_mirrors_or_its_peers_lets_nothing_go() {
     let dir = tempfile::tempdir().unwrap();
     let (mut source, mirror) = mirrored(dir.path());
-    // The next run by the clock would delete all of the group's snapshots but the one that the
-    // mirrors have.
+    // The next run by the clock would delete all snapshots of the group except the mirrors' one.
     source.good(&["snapshot", "create", "--group", "bank"]);
     mirror.good(&["mirror", "update", "data"]);
     mirror.good(&["mirror", "update", "logs"]);
@@ -498,7 +497,7 @@ fn volume_whose_file_is_lost_is_told_with_the_ways_out_that_it_has() {
         let ways = next(&own);
         let wanted = [format!("cairn mirror failover {own}"), format!("cairn image restore {own}")];
         assert!(wanted.iter().all(|way| ways.contains(way)), "{ways}");
-        // What is said works.
+        // The reported commands work.
         server.good(&["volume", "delete", volume, "--yes"]);
         server.good(&["mirror", "create", volume, &source.invite()]);
         server.good(&["volume", "delete", &own, "--yes"]);
@@ -584,7 +583,7 @@ fn volume_is_deleted_where_what_is_left_of_an_earlier_one_of_its_name_cannot_be_
     }
 }
 
-/// What the owner does by hand to a file that could not be read, while the server runs.
+/// The actions of the owner on an unreadable file, while the server runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mishap {
     Deleted,
@@ -670,7 +669,7 @@ fn every_remedy_that_is_told_of_a_state_file_works_whatever_its_owner_did_to_it(
         server.good(&["volume", "governor", "v", "--p99", "50ms"]);
         server.good(&["volume", "scrub", "v", "--wait"]);
     }
-    // With all of it gone the next start has nothing to say either.
+    // Without all of it the next start has nothing to report either.
     server.terminate();
     server.restart();
     assert_eq!(server.json(&["state", "list"]), serde_json::json!([]));

@@ -1,5 +1,5 @@
-//! Adopted devices from the command line: instants, reverts under connected clients, kills, and
-//! what is left behind, with a real server, real files and real NBD.
+//! Adopted devices from the command line: instants, reverts under connected clients, kills, and the
+//! state they leave, with a real server, real files and real NBD.
 
 mod running;
 
@@ -95,7 +95,7 @@ fn instants_are_seen_cloned_and_reverted_to_under_connected_clients_and_over_a_k
     clone.flush().unwrap();
     assert_eq!(read(&mut disk, 8), 103, "the clone is its own");
 
-    // Kill: everything that was flushed is there, and so are the exports.
+    // Kill: all flushed data survives, and so do the exports.
     server.kill();
     server.restart();
     assert_eq!(read(&mut server.disk("disk0"), 7), 102);
@@ -167,7 +167,7 @@ fn clone_that_cannot_be_opened_keeps_its_name_its_instant_and_what_was_written_t
     assert_eq!(problem["subject"], "disk0@try", "{problem}");
     let shown = server.good(&["history", "status", "disk0"]);
     assert!(shown.contains("disk0@try") && shown.contains("can't be opened"), "{shown}");
-    // It is there again, and opens with the next start; until then nobody takes its place.
+    // It exists again, and opens with the next start; until then no other clone takes its place.
     std::fs::rename(&away, &store).unwrap();
     server.bad(21, "taken", &["history", "clone", "disk0", "--mark", "m", "--as", "try"]);
     assert!(store.exists());
@@ -264,7 +264,7 @@ fn what_cannot_be_adopted_or_reached_is_refused_by_name_and_leaves_nothing_behin
     write(&mut disk, 1, 50);
     disk.disconnect().unwrap();
 
-    // Without its history the device waits, and says what for; the server serves.
+    // Without its history the device waits, and reports the reason; the server serves.
     server.kill();
     let (store, away) = (path(dir.path(), "checkpointing.history"), path(dir.path(), "away"));
     std::fs::rename(&store, &away).unwrap();
@@ -335,7 +335,7 @@ fn lun_of_a_volume_remembers_under_both_of_its_names_and_nothing_changes_it_from
             assert!(Instant::now() < deadline, "{taken}: its sessions have ended");
         }
     }
-    // Whoever uses the LUN by its own name is remembered too.
+    // A client that uses the LUN by its own name is remembered too.
     let mut disk = server.disk("v/db");
     assert_eq!(read(&mut disk, 3), 1);
     write(&mut disk, 3, 2);
@@ -570,7 +570,7 @@ fn release_that_stopped_leaves_the_device_to_those_who_may_open_it() {
     disk.flush().unwrap();
     disk.disconnect().unwrap();
     server.good(&["export", "set", "disk0", "--read-only", "true"]);
-    // What the store alone has is damaged, so that the release can't be finished.
+    // Data that only the store has is damaged, so that the release cannot be finished.
     let store = path(dir.path(), "logging.history");
     let bytes = std::fs::read(&store).unwrap();
     let at = bytes.chunks(512).position(|piece| piece.iter().all(|byte| *byte == 205)).unwrap();
@@ -601,7 +601,7 @@ fn stores_that_were_mixed_up_are_refused_and_nothing_is_written_to_either_disk()
     write(&mut disk, 3, 103);
     disk.flush().unwrap();
     server.kill();
-    // As disks whose names change at a start.
+    // Like disks whose names change at a start.
     let swap = || {
         let away = path(dir.path(), "away");
         std::fs::rename(&stores[0], &away).unwrap();
@@ -635,8 +635,8 @@ fn deleting_a_volume_leaves_the_settings_of_a_device_that_has_its_name() {
     assert!(server.disk("disk0").write(0, &[1; 4096]).is_err(), "nobody may write to it");
 }
 
-/// The disk with the history died: what it was the history of goes on as a plain disk, when its
-/// owner says so.
+/// The disk with the history died: the origin continues as a plain disk, at the request of its
+/// owner.
 #[test]
 fn device_whose_history_is_lost_is_released_without_it_and_its_origin_is_a_plain_disk() {
     let dir = tempfile::tempdir().unwrap();
@@ -652,7 +652,7 @@ fn device_whose_history_is_lost_is_released_without_it_and_its_origin_is_a_plain
         disk.flush().unwrap();
     }
     server.good(&["history", "clone", "disk0", "--at", &now(), "--as", "try"]);
-    // One that is open has what its release copies back, whatever else is said.
+    // An open one has data that its release copies back, whatever options are given.
     server.bad(11, "busy", &["device", "release", "disk0", "--without-history", "--yes"]);
     server.terminate();
     let aside = path(dir.path(), "aside");
@@ -785,7 +785,7 @@ fn origin_of_an_adoption_that_was_cut_goes_only_if_it_was_made_with_it_and_has_n
     let mut server = Running::start(dir.path(), "d");
     let (origin, store) = (path(dir.path(), "new.img"), path(dir.path(), "store"));
     let command = ["device", "adopt", "disk0", "--origin", &origin, "--size", "16M", "--history", &store];
-    // As a kill leaves it that comes when both are made and the document does not say so yet.
+    // Like a kill after both are made, before the document records that.
     let cut = |server: &mut Running, made: &str| {
         server.good(&command);
         server.kill();
@@ -809,7 +809,8 @@ fn origin_of_an_adoption_that_was_cut_goes_only_if_it_was_made_with_it_and_has_n
     file.write_all_at(b"somebody's", 1 << 20).unwrap();
     server.restart();
     assert_eq!(&std::fs::read(&origin).unwrap()[1 << 20..][..10], b"somebody's");
-    // A file of that name is refused, and was nobody's to take back: also one with nothing in it.
+    // A file of that name is refused, and does not belong to the server to remove: also an empty
+    // one.
     std::fs::remove_file(&origin).unwrap();
     cut(&mut server, "\"origin_made_bytes\": null");
     server.restart();
@@ -824,7 +825,7 @@ fn store_of_an_adoption_that_was_cut_is_emptied_if_nothing_else_is_in_it() {
     let (mut server, image) = served(dir.path());
     let store = path(dir.path(), "store");
     let command = ["device", "adopt", "disk0", "--origin", &image, "--history", &store];
-    // As a kill leaves it that comes when the history is made and the document does not say so yet.
+    // Like a kill after the history is made, before the document records that.
     let cut = |server: &mut Running| {
         server.kill();
         let document = server.data.join("devices/disk0.json");
@@ -837,10 +838,10 @@ fn store_of_an_adoption_that_was_cut_is_emptied_if_nothing_else_is_in_it() {
     server.restart();
     assert!(!is_adopted(&server));
     server.good(&command);
-    // The copy beside the document says as well that it is adopted.
+    // The copy beside the document also records the adoption.
     let copy = std::fs::read_to_string(server.data.join("devices/disk0.json.old")).unwrap();
     assert!(copy.contains("\"adopting\": false"), "{copy}");
-    // Something else is there by then: a block of somebody's, or a record of the history itself.
+    // Other data exists by then: a block of another program, or a record of the history itself.
     cut(&mut server);
     let file = std::fs::File::options().write(true).open(&store).unwrap();
     file.write_all_at(b"not of Cairn", 100 << 10).unwrap();
@@ -871,7 +872,7 @@ fn device_begins_without_the_settings_that_a_killed_release_left_of_another_of_i
     server.good(&["device", "adopt", "disk0", "--origin", &image]);
     server.good(&["export", "set", "disk0", "--read-only", "true"]);
     assert!(server.disk("disk0").write(0, &[1; 4096]).is_err());
-    // As a kill leaves it between the end of a release and of what belonged to the name.
+    // Like a kill between the end of a release and the removal of the name's state.
     server.kill();
     for name in ["disk0.json", "disk0.json.old"] {
         std::fs::remove_file(server.data.join("devices").join(name)).unwrap();

@@ -1,7 +1,7 @@
-//! What an owner does with the files of a volume beside mounting them: quotas, differences of
-//! snapshots, and what damage belongs to.
+//! Actions of an owner on the files of a volume besides mounting them: quotas, differences of
+//! snapshots, and the files that damage belongs to.
 //!
-//! Mounting needs root here; without it these tests say that they are skipped.
+//! Mounting needs root here; without it these tests report that they are skipped.
 
 mod running;
 
@@ -19,7 +19,7 @@ use running::{Running, can_mount};
 const EDQUOT: i32 = 122;
 const ENOSPC: i32 = 28;
 const EIO: i32 = 5;
-/// A user who may do nothing.
+/// A user without rights.
 const NOBODY: u32 = 65_534;
 
 /// A server with a volume that is mounted; unmounted again at the end, whatever comes.
@@ -88,7 +88,7 @@ fn directory_takes_no_more_than_its_quota_and_an_owner_sets_changes_and_lifts_it
     let many = fs::File::create(mounted.path("home/ann/d")).unwrap_err();
     assert_eq!(many.raw_os_error(), Some(EDQUOT));
 
-    // What is not named stays; it is there after a kill.
+    // Limits that are not named stay; they survive a kill.
     mounted.server.good(&["quota", "set", "vol0:/home/ann", "--files", "off"]);
     mounted.server.kill();
     mounted.server.restart();
@@ -172,8 +172,8 @@ fn damaged_block_of_a_file_is_told_by_its_path_now_and_in_a_snapshot() {
     let damaged = &scrub["damaged"][0];
     assert_eq!((&damaged["path"], &damaged["offset_bytes"]), (&"/home/ann/notes".into(), &4096.into()));
 
-    // Of a file that is gone, the snapshot that has it is told: asked by a server that has told
-    // nobody yet.
+    // For a deleted file, the report names the snapshot that has it. The server has reported it to
+    // no client yet.
     fs::remove_file(mounted.path("home/ann/notes")).unwrap();
     mounted.server.terminate();
     mounted.server.restart();
@@ -183,7 +183,7 @@ fn damaged_block_of_a_file_is_told_by_its_path_now_and_in_a_snapshot() {
 }
 
 /// A file without a name, held without being open; a file that is mounted elsewhere and replaced; a
-/// directory in which somebody works.
+/// directory in which a process works.
 #[test]
 fn what_has_lost_its_name_is_there_until_nobody_refers_to_it() {
     if !can_mount() {
@@ -212,7 +212,7 @@ fn what_has_lost_its_name_is_there_until_nobody_refers_to_it() {
         assert_eq!(fs::read_to_string(&by_number).unwrap(), "file");
         assert_eq!(rustix::fs::fstat(&folder).unwrap().st_nlink, 0);
         assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "bound");
-        // What the kernel need not know it forgets now.
+        // The kernel now forgets all state that it need not keep.
         fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
     }
     let mut again = fs::OpenOptions::new().append(true).read(true).open(&by_number).unwrap();
@@ -226,7 +226,7 @@ fn what_has_lost_its_name_is_there_until_nobody_refers_to_it() {
     assert_eq!(fs::read_dir(&mounted.point).unwrap().count(), 1);
 }
 
-/// As `cp` does: it writes, closes, and goes by that.
+/// Like `cp`: it writes, closes, and trusts the results.
 #[test]
 fn writer_is_told_of_its_quota_or_a_full_volume_by_the_write_and_nothing_else_is_shown() {
     if !can_mount() {
@@ -315,7 +315,7 @@ fn stranger_who_writes_through_an_overlay_takes_set_user_id_away() {
     rustix::mount::unmount(&merged, rustix::mount::UnmountFlags::empty()).unwrap();
 }
 
-/// A name is any bytes. Two of them are never told alike, and each can be named.
+/// A name is any bytes. Two of them are never shown alike, and each can be named.
 #[test]
 fn names_that_are_no_text_are_told_apart_and_taken_as_they_are() {
     if !can_mount() {
@@ -401,7 +401,7 @@ fn names_that_are_no_text_are_told_apart_and_taken_as_they_are() {
     assert_eq!(text, "one");
     let dates = server.json(&["dump", "--dates", "vol0"]);
     assert_eq!(paths(&dates[0]), ("/n-\\xff".into(), "/n-%FF".into()), "{dates}");
-    // The next level stands on it.
+    // The next level depends on it.
     let (code, said) = with(&["dump", "-1", "-f", file, "--overwrite"], named("vol0:/", b"n-\xff"), &[]);
     assert_eq!(code, Some(0), "{said}");
     let (code, said) = with(&["dump", "-1", "-f", file, "--overwrite"], named("vol0:/", b"n-\xfe"), &[]);
@@ -431,7 +431,7 @@ fn rot_inodes_with(server: &Running, ino: u64, owner: u32) {
     found.iter().for_each(|number| image.write_all_at(b"xxxx", number * 4096 + 100).unwrap());
 }
 
-/// The whole volume was out of service before, also for its mirror, which has what is missing.
+/// The whole volume was out of service before, also for its mirror, which has the missing data.
 #[test]
 fn block_of_inodes_that_rots_costs_its_files_alone_until_they_come_back_from_the_mirror() {
     const OWNER: u32 = 0x0bad_f00d;
@@ -454,7 +454,7 @@ fn block_of_inodes_that_rots_costs_its_files_alone_until_they_come_back_from_the
     let ino = fs::metadata(mounted.path(&name(100))).unwrap().ino();
     let destination = Running::start(scratch.path(), "destination");
     destination.good(&["mirror", "create", "vol0", &mounted.server.invite()]);
-    // Something later, so that what rots is not what was written last.
+    // Write something later, so that the damaged block is not the last written one.
     write_and_sync(&mounted.path("later"), b"later").unwrap();
     destination.good(&["mirror", "update", "vol0"]);
     mounted.unmount();
@@ -580,8 +580,8 @@ fn dumps_of_two_levels_from_one_second_are_restored_one_after_the_other() {
     assert_eq!(restored["troubles"], serde_json::json!([]), "nothing went wrong, and that is said");
 }
 
-/// What a restore of a level keeps for the next one says that all of it is there: then it is, also
-/// after a crash.
+/// The record that a restore of a level keeps for the next one promises that all of it exists: the
+/// promise holds also after a crash.
 #[test]
 fn tree_that_was_restored_is_whole_after_a_crash_as_the_next_level_builds_on_it() {
     if !can_mount() {
@@ -599,8 +599,8 @@ fn tree_that_was_restored_is_whole_after_a_crash_as_the_next_level_builds_on_it(
     mounted.server.good(&["dump", "-0", "-f", dump.to_str().unwrap(), "vol0@s:/from"]);
     let to = mounted.path("to");
     fs::create_dir(&to).unwrap();
-    // The other side of the kernel's memory of this mount is the server: what is not there yet is
-    // lost with it.
+    // The server is behind the kernel's cache of this mount: data that is only in the cache is lost
+    // with the server.
     mounted.server.good(&["restore", "-rf", dump.to_str().unwrap(), "--to", to.to_str().unwrap()]);
     mounted.server.kill();
     mounted.server.restart();

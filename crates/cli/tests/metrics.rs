@@ -1,4 +1,4 @@
-//! What Prometheus reads of a server, over both of its doors.
+//! The metrics that Prometheus reads from a server, over both of its listeners.
 
 mod running;
 
@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use running::{Running, path};
 
-/// Asks for the metrics on a connection; the status line, and the body.
+/// Requests the metrics on a connection; returns the status line and the body.
 fn scrape(stream: impl Read + Write, token: Option<&str>) -> (String, String) {
     ask(stream, token, "Accept: text/html, application/openmetrics-text;version=1.0.0;q=0.5\r\n")
 }

@@ -79,8 +79,8 @@ fn mirror_moves_from_image_to_image_and_fails_over_to_the_last() {
     assert_eq!(destination.json(&["mirror", "status", "vol0"])["state"], "failed-over");
 }
 
-/// Under another name it would be held for nobody, and the mirror would have nothing in common with
-/// its source.
+/// Under another name no mirror would need its hold, and the mirror would have nothing in common
+/// with its source.
 #[test]
 fn snapshot_that_a_mirror_needs_keeps_its_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -138,7 +138,7 @@ fn schedule_brings_changes_by_itself_and_goes_on_after_a_restart() {
 }
 
 /// The mirror grows before it has an image of that size: the next one comes with the next change,
-/// or behind an update that was cut.
+/// or after an update that was interrupted.
 #[test]
 fn source_that_has_grown_and_not_changed_is_followed_as_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -184,7 +184,7 @@ fn revoking_one_mirror_of_a_peer_lets_go_of_that_one_alone() {
     assert!(held("vol1") > 0);
     destination.bad(12, "peer-refused", &["mirror", "update", "vol0"]);
     destination.good(&["mirror", "update", "vol1"]);
-    // Nor does who was let in to one get another of its name.
+    // A peer that was admitted to one volume does not get another of the same name.
     source.good(&["volume", "delete", "vol1", "--yes"]);
     source.good(&["volume", "create", "vol1", "--size", "64M"]);
     destination.bad(12, "peer-refused", &["mirror", "update", "vol1"]);
@@ -229,8 +229,8 @@ fn tokens_that_are_used_expired_restricted_revoked_or_no_tokens_are_told_apart()
     refused(&nobody, 1, "failed", &["no server"]);
 }
 
-/// A relay between two servers that lets so many bytes through to the destination, and then no more
-/// until it is told.
+/// A relay between two servers that passes a limited number of bytes to the destination, and then
+/// no more until the test allows it.
 struct Relay {
     address: String,
     left: std::sync::Arc<std::sync::atomic::AtomicI64>,
@@ -270,7 +270,7 @@ impl Relay {
     }
 }
 
-/// Copies until either side is gone.
+/// Copies until either side disconnects.
 fn pass(
     mut from: std::net::TcpStream,
     mut to: std::net::TcpStream,
@@ -368,13 +368,13 @@ fn a_killed_source_is_gone_on_with_where_it_was() {
     relay.open();
     child.wait().unwrap();
     let mut again = Running::start_with(dir.path(), "source", &["--mirror", &address]);
-    // The snapshot that was on its way goes, and the LUN is written meanwhile.
+    // The snapshot in transfer is deleted, and the LUN is written meanwhile.
     let mut disk = again.disk("vol0/db");
     disk.write(5 * MIB, &[9; 8192]).unwrap();
     let done = destination.json(&["mirror", "update", "vol0"]);
     let (kept, sent) =
         (done["last"]["kept_bytes"].as_u64().unwrap(), done["last"]["sent_bytes"].as_u64().unwrap());
-    // What was on its way in sockets and buffers is all that is lost.
+    // Only the bytes in sockets and buffers are lost.
     assert!(kept >= 9 * MIB, "kept {kept}");
     assert!(sent <= 24 * MIB - kept + 2 * MIB, "sent {sent} with {kept} there");
     same_disks(&again, &destination);
@@ -484,7 +484,7 @@ fn what_is_set_while_a_mirror_connects_holds_for_what_comes_of_that() {
     );
 }
 
-/// The source that it was failed over from would never hear of it, and both sides take writes.
+/// The source before the failover would never learn of it, and both sides would take writes.
 #[test]
 fn mirror_that_is_failed_over_while_it_is_repointed_knows_whom_it_followed() {
     let dir = tempfile::tempdir().unwrap();
@@ -535,7 +535,7 @@ fn monitoring_hears_of_nothing_but_its_four_exit_codes() {
     std::fs::write(&wrong, "0".repeat(64)).unwrap();
     let (wrong, missing) = (wrong.to_str().unwrap(), dir.path().join("missing"));
     let missing = missing.to_str().unwrap();
-    // A server that hangs: whoever connects gets no answer.
+    // A server that hangs: a client that connects gets no answer.
     let silent = dir.path().join("silent");
     let _listener = std::os::unix::net::UnixListener::bind(&silent).unwrap();
     let silent = format!("unix:{}", silent.display());
@@ -636,8 +636,7 @@ fn after_a_failover_what_is_kept_for_a_failback_is_told_apart_from_followers() {
         destination.good(&["mirror", "failover", "vol0", "--yes"]);
         let status = destination.json(&["status"]);
         assert_eq!(status["followers"], serde_json::json!([]), "nobody follows it");
-        // A mirror that holds nothing has brought along what its source recorded for it, and no
-        // snapshot.
+        // A mirror without a held snapshot has brought its source's record for it, and no snapshot.
         assert_eq!(status["leftovers"].as_array().unwrap().len(), 1, "{status}");
         let kept = &status["leftovers"][0];
         assert_eq!((&kept["volume"], kept["base"].is_string()), (&"vol0".into(), holds));
@@ -650,7 +649,7 @@ fn after_a_failover_what_is_kept_for_a_failback_is_told_apart_from_followers() {
     }
 }
 
-/// The address in a token: a base64url of JSON behind the prefix.
+/// The address in a token: a base64url of JSON after the prefix.
 fn source_address(token: &str) -> String {
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut bits = 0u32;
@@ -688,7 +687,7 @@ fn update_is_priced_and_what_is_kept_for_a_mirror_is_named_before_anything_is_do
     let brought = destination.json(&["mirror", "update", "vol0"])["last"]["changed_bytes"].as_u64().unwrap();
     assert!(brought.abs_diff(changed) < 128 << 10, "{changed} were told, {brought} came");
 
-    // What the source keeps for it, by the name that the mirror itself knows.
+    // The data that the source keeps for it, by the name that the mirror itself knows.
     source.bad(10, "not-found", &["mirror", "forget", "vol0", "nosuch", "--dry-run"]);
     let name = destination.json(&["mirror", "status", "vol0"])["source_name"].as_str().unwrap().to_owned();
     source.good(&["mirror", "forget", "vol0", &name, "--dry-run"]);
@@ -717,7 +716,7 @@ fn source_of_a_mirror_that_is_deleted_is_told_when_it_can_be_reached() {
     assert_eq!((&status["followers"], &status["leftovers"], &status["problems"]), (&none, &none, &none));
     assert_eq!(source.json(&["snapshot", "list", "vol0"]), none, "nothing is held any more");
 
-    // One that is away is not, and what is to be run there is said.
+    // A source that is down is not notified, and the report names the command to run there.
     let name = mirror();
     source.kill();
     let said = destination.good(&["mirror", "delete", "vol0", "--yes"]);
@@ -744,14 +743,15 @@ fn mirror_on_the_server_of_its_source_is_told_as_any_other() {
             server.restart();
             server.good(&["mirror", "update", "m"]);
         }
-        // Its source is asked for the lag, by a mirror whose name is that of the source here.
+        // A mirror with the same name as the source here asks the source for the lag.
         wait_until("it is well", || server.run(&["mirror", "check", "m"]).status.code() == Some(0));
         let problems = server.json(&["status"])["problems"].clone();
         assert_eq!(problems, serde_json::json!([]), "who does what it says ends the mirror");
     }
 }
 
-/// Who does what was said of it follows what it was made of, and gives up what is written to it.
+/// Otherwise a user would follow the advice: the volume would follow its own source, and give up
+/// its writes.
 #[test]
 fn mirror_on_the_server_of_its_source_that_was_failed_over_is_not_told_as_one_of_itself() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Scrubs in the background of a real server: what rots is found, named, kept over restarts, and
-//! gone once it is mended.
+//! Scrubs in the background of a real server: damage is found, named, kept over restarts, and
+//! cleared once it is mended.
 
 mod running;
 
@@ -15,7 +15,7 @@ fn marked(number: u8) -> Vec<u8> {
     [format!("the block that rots {number:3} ").as_bytes(), &[7; 4072]].concat()
 }
 
-/// Spoils a block in the file of a volume, under whatever runs; what it was.
+/// Damages a block in the file of a volume, under the running server; the argument is its content.
 fn rot(server: &Running, content: &[u8]) {
     let path = server.data.join("volumes/vol0/volume.img");
     let image = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
@@ -94,13 +94,13 @@ fn scrub_goes_on_after_a_kill_finds_what_rots_and_it_stays_in_status_until_it_is
         assert!(problem["message"].as_str().unwrap().contains("block 5 of vol0/db"), "{problem}");
         server.kill();
         server.restart();
-        // What was damaged is looked at again.
+        // Damaged blocks are checked again.
         scrub_until(&server, "it is still damaged", |scrub| scrub["damaged"].as_array().unwrap().len() == 1);
     }
     let output = server.run(&["volume", "scrub", "vol0", "--wait", "--json"]);
     assert_eq!(output.status.code(), Some(27), "{output:?}");
 
-    // Written over and shown by nothing, it is gone.
+    // Overwritten, and in no snapshot: the damage no longer exists.
     server.disk("vol0/db").write(20480, &marked(2)).unwrap();
     server.good(&["snapshot", "delete", "vol0@kept", "--yes"]);
     assert_eq!(server.terminate(), 0);
@@ -110,7 +110,7 @@ fn scrub_goes_on_after_a_kill_finds_what_rots_and_it_stays_in_status_until_it_is
     server.good(&["volume", "scrub", "vol0", "--wait"]);
 }
 
-/// A server whose disk `vol0/db` has a damaged block 5, which nobody has read.
+/// A server whose disk `vol0/db` has a damaged block 5, which no client has read.
 fn with_block_5_damaged(dir: &std::path::Path) -> Running {
     let mut server = Running::start(dir, "d");
     server.good(&["volume", "create", "vol0", "--size", "128M"]);
@@ -142,11 +142,11 @@ fn damage_that_was_met_just_before_the_server_ends_is_known_when_it_starts() {
 fn damage_that_could_not_be_written_down_is_once_there_is_room_again() {
     let dir = tempfile::tempdir().unwrap();
     let server = with_block_5_damaged(dir.path());
-    // What is to be written beside the file has no place, as on a full disk.
+    // The file to be written beside it has no room, as on a full disk.
     let beside = server.data.join("volumes/vol0/scrub.new");
     std::fs::create_dir(&beside).unwrap();
     assert!(server.disk("vol0/db").read(20480, 4096).is_err(), "it is damaged");
-    // A pass begins, and the thread that makes it writes down first what is known to be damaged.
+    // A pass begins, and its thread first saves the known damage.
     server.run(&["volume", "scrub", "vol0", "--start"]);
     scrub_until(&server, "it is over", |scrub| !scrub["last"].is_null());
     std::fs::remove_dir(&beside).unwrap();
@@ -162,7 +162,7 @@ fn scrub_by_the_clock_goes_on_after_that_was_years_ahead() {
     let done = scrub_until(&server, "the schedule begins one", |scrub| !scrub["last"].is_null());
     let next = done["next_ms"].as_u64().unwrap();
     server.terminate();
-    // As it is written down where the clock was wrong, and was put right while the server was off.
+    // As a wrong clock saves it, which was corrected while the server was off.
     let path = server.data.join("volumes/vol0/scrub.json");
     let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     for of in ["started_ms", "finished_ms"] {
@@ -199,7 +199,7 @@ fn scrubs_are_scheduled_stopped_and_refuse_what_makes_no_sense() {
     assert!(never["last"].is_null() && never["running"] == false && never["next_ms"].is_null(), "{never}");
     server.bad(2, "usage", &["volume", "scrub", "vol0", "--rate", "100"]);
     server.bad(10, "not-found", &["volume", "scrub", "nothing"]);
-    // One that was never run is due at once.
+    // A scrub that never ran is due at once.
     server.good(&["volume", "scrub", "vol0", "--every", "7d"]);
     let done = scrub_until(&server, "the schedule begins one", |scrub| !scrub["last"].is_null());
     let (next, began) = (done["next_ms"].as_u64().unwrap(), done["last"]["started_ms"].as_u64().unwrap());
@@ -208,7 +208,7 @@ fn scrubs_are_scheduled_stopped_and_refuse_what_makes_no_sense() {
     assert!(server.json(&["volume", "scrub", "vol0", "--status"])["next_ms"].is_null());
     server.good(&["lun", "create", "vol0/db", "--size", "32M"]);
     server.disk("vol0/db").write(0, &vec![3; 16 << 20]).unwrap();
-    // What no consistency point has yet is no pass's business.
+    // A pass does not read data that no consistency point has yet.
     server.good(&["snapshot", "create", "vol0@s"]);
     server.good(&["volume", "scrub", "vol0", "--rate", "1M"]);
     let stopped = server.json(&["volume", "scrub", "vol0", "--stop"]);
@@ -255,8 +255,8 @@ fn damaged_blocks_come_back_from_the_other_side_and_what_cannot_stays_in_status(
     assert_eq!(output.status.code(), Some(27), "{output:?}");
     assert!(source.disk("vol0/db").read(8192, 4096).is_err(), "it is not served");
     assert!(destination.disk("vol0/db").read(16384, 4096).is_err(), "nor here, and the read is noticed");
-    // The destination dials, and both are asked and given: with the next update, or within seconds
-    // without one.
+    // The destination connects, and both sides send and receive blocks: with the next update, or
+    // within seconds without one.
     destination.good(&["mirror", "update", "vol0"]);
     for (server, at, number) in [(&source, 8192, 1), (&destination, 16384, 2)] {
         let scrub = scrub_until(server, "it was mended", |scrub| {
@@ -267,7 +267,7 @@ fn damaged_blocks_come_back_from_the_other_side_and_what_cannot_stays_in_status(
         server.good(&["volume", "scrub", "vol0", "--wait"]);
         assert_eq!(server.json(&["status"])["problems"], serde_json::json!([]));
     }
-    // Who asks for the lag mends as well, and writes it down when it is done.
+    // A request for the lag mends as well, and records that when it is done.
     running::wait_until("what was mended is counted, once", || {
         let status = destination.json(&["mirror", "status", "vol0"]);
         (&status["mended_here"], &status["mended_there"]) == (&1.into(), &1.into())
@@ -351,7 +351,7 @@ fn verification_compares_both_sides_and_says_what_it_cost_and_when_it_was() {
     rot(&source, &marked(2));
     assert_eq!(destination.json(&["mirror", "verify", "vol0"])["differences_total"], 0, "data is not read");
     let deep = destination.json(&["mirror", "verify", "vol0", "--scrub"]);
-    // Who asks for the lag mends as well, and may come first.
+    // A request for the lag mends as well, and may come first.
     running::wait_until("not both are mended", || {
         let status = destination.json(&["mirror", "status", "vol0"]);
         (&status["mended_here"], &status["mended_there"]) == (&1.into(), &1.into())
@@ -386,7 +386,7 @@ fn slow_comparison_rests_for_no_longer_than_the_other_side_waits() {
     assert!(compared["read_there_bytes"].as_u64().unwrap() > 12 << 20, "{compared}");
 }
 
-/// Who runs it by the clock goes by its exit code, and took the volume for read.
+/// A scheduled job trusts its exit code, and would take the volume as read.
 #[test]
 fn scrub_that_is_stopped_by_another_command_is_no_success_to_who_waits_for_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What the service manager sees of a server, and the files that it wants.
+//! The view of the service manager on a server, and the files that it needs.
 
 mod running;
 
@@ -15,7 +15,8 @@ struct Watched {
 }
 
 impl Watched {
-    /// With `WATCHDOG_USEC` and what else is said, on the data of `server`, which has ended.
+    /// Starts with `WATCHDOG_USEC` and the other settings, on the data of `server`, which has
+    /// ended.
     fn start(server: &Running, limit: Duration, process: Option<&str>) -> Self {
         let path = server.data.join("notify");
         let _ = std::fs::remove_file(&path);
@@ -35,7 +36,7 @@ impl Watched {
         watched
     }
 
-    /// The next word of the server, or none in so long as was set.
+    /// The next message of the server, or none within the time-out.
     fn hear(&self) -> Option<String> {
         let mut said = [0; 64];
         let length = self.manager.recv(&mut said).ok()?;
@@ -71,8 +72,8 @@ fn watchdog_is_fed_until_the_server_is_stuck_and_again_when_it_goes_on() {
     }
     assert!(began.elapsed() > limit, "not more often than is of use");
 
-    // A state file that never comes to its end: whoever asks for the status waits in open(2) for
-    // somebody who writes, which is no disk.
+    // A state file without an end: a request for the status waits in open(2) for a writer, and not
+    // for a disk.
     let fifo = server.data.join("volumes/v/governor.json");
     let aside = server.data.join("aside");
     let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
@@ -83,7 +84,7 @@ fn watchdog_is_fed_until_the_server_is_stuck_and_again_when_it_goes_on() {
         assert!(Instant::now() < end, "a server that does not answer is alive");
     }
 
-    // And that was all: it goes on, and says so.
+    // That was the only cause: the server continues, and reports it.
     std::fs::rename(&fifo, &aside).unwrap();
     drop(std::fs::OpenOptions::new().write(true).open(&aside).unwrap());
     watched.manager.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -108,7 +109,7 @@ fn watchdog_of_another_process_is_left_alone() {
     assert_eq!(watched.hear(), None);
 }
 
-/// Installs below a directory; what the command says.
+/// Installs below a directory; returns the output of the command.
 fn install(root: &std::path::Path, more: &[&str]) -> std::process::Output {
     let program = ["service", "install", "--program", "/bin/sh", "--root", root.to_str().unwrap()];
     cairn().args(program).args(more).output().unwrap()
@@ -141,7 +142,7 @@ fn service_is_installed_by_one_command_and_its_configuration_is_its_owners() {
     );
     assert!(text(dir.path().join("etc/sysusers.d/cairn.conf")).starts_with("u cairn - "));
 
-    // Again: nothing to do. What was changed by hand is asked about, and the configuration is left
+    // Again: nothing to do. The command asks about manual changes, and leaves the configuration
     // alone.
     let config = dir.path().join("etc/cairn/cairn.toml");
     let own = "# mine\ndata = '/var/lib/cairn'\n";
@@ -159,7 +160,7 @@ fn service_is_installed_by_one_command_and_its_configuration_is_its_owners() {
     assert!(!unit().contains("NoNewPrivileges") && unit().contains("WatchdogSec"));
     assert_eq!(text(config), own);
 
-    // What its sandbox would hide is told before it fails.
+    // Data that the sandbox would hide is reported before the service fails.
     let hidden = install(dir.path(), &["--data", "/home/me/data", "--json"]);
     assert!(running::refused(&hidden, 2, "usage", &["--data"]).contains("/home"));
     let spaced = install(dir.path(), &["--data", "/srv/my data", "--json"]);
@@ -211,8 +212,8 @@ fn uninstall_removes_what_install_made_and_nothing_else() {
     assert_eq!(left, [config, foreign, data.join("identity.pem")]);
 }
 
-/// The server goes by its configuration: a unit whose sandbox is for another data directory keeps
-/// it from starting.
+/// The server uses its configuration: a unit whose sandbox is for another data directory prevents
+/// its start.
 #[test]
 fn unit_is_for_the_data_directory_that_the_configuration_says() {
     let dir = tempfile::tempdir().unwrap();
@@ -230,7 +231,7 @@ fn unit_is_for_the_data_directory_that_the_configuration_says() {
         assert!(running::refused(&other, 2, "usage", &["--data"]).contains("/srv/old"));
         assert_eq!(unit(), before);
     }
-    // Also where a file beside it says so.
+    // Also if a file beside it has the setting.
     std::fs::create_dir(dir.path().join("etc/cairn/conf.d")).unwrap();
     std::fs::write(dir.path().join("etc/cairn/conf.d/data.toml"), "data = \"/srv/new\"\n").unwrap();
     assert!(install(dir.path(), &["--yes"]).status.success());
@@ -276,7 +277,7 @@ fn configuration_is_checked_as_a_whole_and_later_files_win() {
     let said = String::from_utf8(good.stdout).unwrap();
     assert!(good.status.success() && said.contains("50-ports.toml:1: nbd = [] goes before"), "{said}");
 
-    // The server goes by both.
+    // The server uses both.
     let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
     let process = cairn()

@@ -1,7 +1,7 @@
-//! The API over HTTP: the routes, who may call them, and how errors look.
+//! The API over HTTP: the routes, the access to them, and the form of errors.
 //!
-//! This is the only asynchronous part of the server. Every handler hands its work to a thread that
-//! may wait.
+//! This is the only asynchronous part of the server. Every handler passes its work to a thread that
+//! may block.
 
 mod answer;
 mod auth;
@@ -76,8 +76,8 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(plans::routes())
 }
 
-/// The description of the API, as pretty JSON: what `/v1/openapi.json` answers and
-/// `docs/openapi.json` holds.
+/// The description of the API, as pretty JSON: the answer of `/v1/openapi.json` and the content of
+/// `docs/openapi.json`.
 pub fn openapi_json() -> String {
     let mut text = api().into_openapi().to_pretty_json().unwrap_or_default();
     text.push('\n');
@@ -124,8 +124,8 @@ pub(crate) async fn serve(
     let wait = |mut stopped: tokio::sync::watch::Receiver<bool>| async move {
         let _ = stopped.wait_for(|stop| *stop).await;
     };
-    // Made once: served as it is, a router is made anew, all of it, for each connection, and
-    // `cairn` opens one for each thing that it asks.
+    // Made once: a router that is served directly would be made again for each connection, and
+    // `cairn` opens a connection for each request.
     let clock = server.clock.clone();
     let router = router(server);
     let control = guests::Door::open(control, budgets.control);
@@ -144,7 +144,7 @@ pub(crate) async fn serve(
         let guarded = cairn_web::routes(bearer.page())
             .layer(axum::middleware::from_fn(auth::introduce))
             .fallback_service(guarded)
-            // Who is turned away hears of it as well: else that looks like a server of another
+            // A refused client gets the version too. Otherwise it would assume a server of another
             // version.
             .layer(axum::middleware::map_response(tell_version));
         let guarded = guarded.into_make_service_with_connect_info::<guests::TokenSeen>();
@@ -164,8 +164,8 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Tells what is wrong with the path of a request, with what is behind its `?`, or with its method,
-/// like every other error: the framework refuses these by itself, in plain text or without a word.
+/// Reports a fault in the path of a request, in its query, or in its method, in the form of every
+/// other error: the framework refuses these by itself, in plain text or without a body.
 async fn tell_what_is_wrong(request: Request, next: Next) -> Response {
     let asked = format!("{} {}", request.method(), request.uri().path());
     let answer = next.run(request).await;
@@ -198,9 +198,9 @@ fn volume_in(path: &str) -> Option<&str> {
     }
 }
 
-/// Answers in the place of what changes a volume and waits for room in its history: of requests
-/// whose path names the volume. One that names it in its body sees to that itself
-/// ([`unless_it_waits`]).
+/// Answers early for a request that changes a volume and waits for room in its history. This covers
+/// requests whose path names the volume. A handler whose body names it calls [`unless_it_waits`]
+/// itself.
 async fn tell_of_waits(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let subject = volume_in(request.uri().path()).map(str::to_owned);
     let Some(volume) = subject.filter(|_| request.method() != Method::GET) else {
@@ -212,7 +212,7 @@ async fn tell_of_waits(State(server): State<Arc<Server>>, request: Request, next
     }
 }
 
-/// What monitoring systems read: not JSON, and not a part of the described API.
+/// Metrics for monitoring systems: not JSON, and not a part of the described API.
 async fn metrics(
     State(server): State<Arc<Server>>,
     headers: HeaderMap,

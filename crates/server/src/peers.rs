@@ -1,4 +1,4 @@
-//! Who may mirror from here: invitations that wait, and peers whose certificate is pinned.
+//! The peers that may mirror from here: waiting invitations, and peers with a pinned certificate.
 //!
 //! One file holds both, so that using a token and pinning the certificate is one atomic step: a cut
 //! in between neither loses the token nor lets it be used twice.
@@ -30,10 +30,10 @@ pub(crate) mod token;
 pub(crate) mod watched;
 pub(crate) mod wire;
 
-/// How long a token can be used for the first time, when nothing else is said.
+/// By default, a token can be used for the first time within this time.
 const DEFAULT_EXPIRY: Duration = Duration::from_secs(15 * 60);
-/// Past it, a token that nobody used is forgotten: its user is then told that it is unknown, not
-/// that it expired.
+/// After this time, an unused token is forgotten: its user then gets the error that it is unknown,
+/// not that it expired.
 const FORGET: Duration = Duration::from_secs(30 * 24 * 3600);
 /// More invitations at a time are a mistake or an attack on the disk.
 const MAX_ENTRIES: usize = 10_000;
@@ -54,8 +54,8 @@ struct PeerRecord {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "of")]
     volume_id: Option<[u8; 16]>,
     pinned: Option<Pinned>,
-    /// The same by the clock that is never set, in the run of the program that made it: a wall
-    /// clock that is put back makes a token no longer good.
+    /// The same by the monotonic clock, in the run of the program that made it: setting the wall
+    /// clock back does not make a token valid again.
     #[serde(skip)]
     ends: Option<Duration>,
 }
@@ -66,7 +66,7 @@ struct Pinned {
     at_ms: u64,
 }
 
-/// What `peers.json` says.
+/// The content of `peers.json`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct PeersDocument {
     peers: Vec<PeerRecord>,
@@ -77,12 +77,12 @@ pub(crate) struct PeersDocument {
 pub(crate) struct Peers {
     path: PathBuf,
     document: Mutex<PeersDocument>,
-    /// Who may mirror from here is not known: nobody new does, and nothing is let go that a peer
-    /// may need.
+    /// The peers are unknown: no new peer is admitted, and nothing that a peer may need is
+    /// released.
     unread: Mutex<Option<Unread>>,
 }
 
-/// What a destination presents.
+/// The credential that a destination presents.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Credential {
     /// The invitation.
@@ -99,7 +99,7 @@ impl Peers {
         Ok(Self { path, document: Mutex::new(document.unwrap_or_default()), unread: Mutex::new(unread) })
     }
 
-    /// Takes in what the file says by now.
+    /// Loads the current content of the file.
     pub(crate) fn read(&self) {
         let (document, unread) = state::known(&self.path);
         *self.document.lock() = document.unwrap_or_default();
@@ -283,8 +283,8 @@ impl Peers {
         Ok(gone)
     }
 
-    /// Whether whoever presents a credential may learn that there is no such volume: it is one of
-    /// ours, nobody else has used it, and it is not for another volume.
+    /// Whether the holder of a credential may learn that there is no such volume: the credential is
+    /// from here, no other peer has used it, and it is not for another volume.
     pub(crate) fn knows(
         &self,
         certificate: Fingerprint,
@@ -345,7 +345,7 @@ impl Peers {
                 None if entry.is_over(clock) => Err(ServerError::Peers(PeersError::TokenExpired)),
                 None => {
                     entry.pinned = Some(Pinned { fingerprint: certificate, at_ms: now_ms });
-                    // It is for one mirror: whoever has it does not get to see others.
+                    // It is for one mirror: its holder does not get to see others.
                     entry.volume = Some(volume.to_owned());
                     entry.volume_id = id.map(|id| id.0);
                     Ok(())
@@ -373,8 +373,8 @@ impl Peers {
         })
     }
 
-    /// Whether the holder of a certificate that is pinned may have a volume. Which one that is is
-    /// not asked while it is not open.
+    /// Whether the holder of a pinned certificate may have a volume. The id of the volume is not
+    /// checked while it is not open.
     pub(crate) fn allows(
         &self,
         certificate: Fingerprint,

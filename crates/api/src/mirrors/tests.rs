@@ -1,4 +1,4 @@
-//! What a source says of a mirror that does not come any more.
+//! The report of a source on a mirror that no longer connects.
 
 use super::*;
 

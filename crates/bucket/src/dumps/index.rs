@@ -1,7 +1,7 @@
-//! The index of a dump in a bucket: the object that is written last, and makes the dump one.
+//! The index of a dump in a bucket: the object that is written last, and makes the dump whole.
 //!
-//! A line of JSON and a line with its checksum. The version comes first: an index of a newer one is
-//! named as such, and nothing of it is believed.
+//! A line of JSON and a line with its checksum. The version comes first. An index of a newer
+//! version is reported as such, and its content is ignored.
 
 use cairn_base::{Checksum, SnapshotId, Timestamp, VolumeId};
 use cairn_format::dump::{DumpId, DumpLevel, PARTS_MAX};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub const INDEX_VERSION: u32 = 1;
 /// Bytes of an index. A longer one is damaged.
 pub const INDEX_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a part or a skeleton. What says that it is longer is damaged.
+/// Bytes of a part or a skeleton. An index with a longer one is damaged.
 const PART_BYTES_MAX: u64 = 1 << 50;
 /// Blocks of a dump, as its head limits them.
 const BLOCKS_MAX: u64 = 1 << 40;
@@ -33,7 +33,7 @@ pub struct PartEntry {
 /// The description of a dump in a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DumpIndex {
-    /// Whose image it is.
+    /// The imaged volume.
     pub volume: VolumeId,
     /// Which dump.
     pub dump: DumpId,

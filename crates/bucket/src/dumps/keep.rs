@@ -1,4 +1,5 @@
-//! Which dumps stay: rules as snapshots have, and everything that a dump that stays stands on.
+//! The choice of dumps that stay: rules as for snapshots, and all dumps that a staying dump depends
+//! on.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,8 +14,8 @@ const DAY: u64 = 24 * HOUR;
 /// The number of the period that an instant is in.
 type Period = fn(Timestamp) -> u64;
 
-/// How many dumps stay, the newest of each hour, day, week, month and year in UTC. All zero keeps
-/// everything.
+/// The number of dumps that stay: the newest of each hour, day, week, month and year in UTC. All
+/// zero keeps all dumps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KeepDumps {
     /// The last ones.
@@ -64,10 +65,10 @@ impl KeepDumps {
     }
 }
 
-/// The dumps that go, in an order in which each goes before what it stands on.
+/// The dumps to delete, each before the dumps that it depends on.
 ///
-/// A dump stays if a rule names it, if another one that stays stands on it, or if one in `begun`
-/// does, which is on its way.
+/// A dump stays if a rule names it, if another staying dump depends on it, or if an unfinished dump
+/// in `begun` does.
 pub(super) fn expendable(dumps: &[DumpIndex], begun: &HashSet<DumpId>, keep: &KeepDumps) -> Vec<DumpId> {
     if keep.keeps_everything() {
         return Vec::new();
@@ -86,12 +87,12 @@ pub(super) fn expendable(dumps: &[DumpIndex], begun: &HashSet<DumpId>, keep: &Ke
         }
     }
     let mut goes: Vec<&DumpIndex> = newest.into_iter().filter(|dump| !stays.contains(&dump.dump)).collect();
-    // Clocks jump, so times say nothing of what stands on what.
+    // Clocks jump, so times do not show the dependencies between dumps.
     goes.sort_by_key(|dump| std::cmp::Reverse(depth(dump.dump, &on)));
     goes.into_iter().map(|dump| dump.dump).collect()
 }
 
-/// How many dumps it stands on.
+/// The number of dumps that it depends on.
 fn depth(dump: DumpId, on: &HashMap<DumpId, Option<DumpId>>) -> usize {
     let mut next = on.get(&dump).copied().flatten();
     let mut depth = 0;

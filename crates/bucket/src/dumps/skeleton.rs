@@ -1,6 +1,6 @@
 //! The skeleton of a part: its bytes without those of blocks, as an object beside it.
 //!
-//! A reader opens a part by going from head to head of its records, one for each MiB. Over a
+//! A reader opens a part by reading the head of each of its records, one for each MiB. Over a
 //! network that is a request for each MiB. The skeleton has the same bytes in a few requests. It is
 //! a copy: it can be left out, and the reader verifies its bytes as it verifies those of the part.
 //!

@@ -39,7 +39,7 @@ impl Workers for Spawned {
     }
 }
 
-/// Has no thread for anybody.
+/// Gives no thread to any caller.
 struct None_;
 
 impl Workers for None_ {
@@ -173,7 +173,7 @@ fn write(
     Ok(index)
 }
 
-/// A part is written to and told of its place at the same time.
+/// Shares a part between its writer and the reports of its place.
 struct Sink<'a, 'b>(&'a std::cell::RefCell<&'b mut PartUpload>);
 
 impl Write for Sink<'_, '_> {
@@ -466,7 +466,7 @@ fn part_that_was_cut_resumes_at_its_last_piece() {
     upload.settle().expect("pieces");
     let standing = upload.standing().expect("some pieces are there");
     assert_eq!((standing.records, standing.pieces.len()), (32, 4), "the last piece is not full");
-    // The process is gone. Its note is a file of the server.
+    // The process has ended. Its note is a file of the server.
     drop(upload);
     let text = serde_json::to_string(&standing).expect("JSON");
     let standing: PartStanding = serde_json::from_str(&text).expect("JSON");
@@ -538,7 +538,7 @@ fn base_never_goes_before_what_stands_on_it() {
     assert!(
         matches!(error, DumpsError::Needed { .. }) && error.next().contains(&indexes[1].dump.to_string())
     );
-    // One that has just begun holds it too.
+    // A dump that has just begun also holds it.
     dumps.delete(&indexes[2], NOW, &cancel).expect("the highest");
     dumps.begin(VOLUME, DumpId([9; 16]), Some(indexes[1].dump), &cancel).expect("begun");
     let error = dumps.delete(&indexes[1], NOW, &cancel).expect_err("needed");
@@ -768,7 +768,7 @@ fn part_that_the_store_changed_is_found() {
         restore(arranged, &device, BLOCKS, false, NOW, &mut work).map(|_| ())
     });
     assert!(swapped.is_err());
-    // A skeleton that lies or is missing costs only requests.
+    // A wrong or missing skeleton costs only requests.
     memory.replace(&name, Some(whole));
     for (number, replacement) in [None, Some(Bytes::from_static(b"nonsense")), None].into_iter().enumerate() {
         let skeleton = dumps.name(VOLUME, indexes[number].dump, "skeleton-00000").expect("a name");

@@ -1,9 +1,9 @@
-//! A part on its way into a bucket: a writer whose bytes go out in pieces, several at a time.
+//! A part in transfer to a bucket: a writer that sends its bytes in pieces, several at a time.
 //!
-//! Memory is bounded: one piece is filled, and at most so many are under way. A writer that is
-//! ahead waits. Pieces end where records end, so that a writer that was cut resumes at a piece:
-//! what a store has of an upload can be counted and not read. That the pieces differ in length is
-//! an ability of the store, and probed.
+//! Memory is bounded: one piece is filled, and the number of pieces in flight is limited. A writer
+//! that is ahead waits. Pieces end where records end, so that an interrupted writer resumes at a
+//! piece: the stored bytes of an upload can be counted but not read. A store must have the ability
+//! to take pieces of different lengths, which is probed.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ const SKELETON_BYTES_MAX: usize = 256 << 20;
 
 const _: () = assert!(PIECE_BYTES <= PIECE_BYTES_LONGEST);
 
-/// Up to where a part is in the store for certain, and as what the writing resumes there.
+/// The durable length of a part, and the state from which the writer resumes there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartStanding {
     /// The upload.
@@ -67,7 +67,7 @@ impl PartStanding {
     }
 }
 
-/// The pieces that went out so far.
+/// The pieces sent so far.
 #[derive(Default)]
 struct Sent {
     under_way: usize,
@@ -151,7 +151,7 @@ impl PartUpload {
         Ok(Self::of(store, workers, upload, (dump, nonce), length, cancel, Some(Builder::default())))
     }
 
-    /// Resumes a part behind the pieces that it had. Its skeleton would lack them, so it has none.
+    /// Resumes a part after its existing pieces. Its skeleton would lack them, so it has none.
     ///
     /// # Errors
     /// [`Trouble::NoUpload`] if the store no longer has the upload or lacks one of the pieces: the
@@ -205,7 +205,7 @@ impl PartUpload {
         cancel: &Arc<AtomicBool>,
         skeleton: Option<Builder>,
     ) -> Self {
-        // Half of the pieces stay for what compression or a resume makes of it.
+        // The other half of the pieces is a reserve for compression and for resumed writing.
         let fitting = usize::try_from(length / u64::from(PIECES_MAX / 2)).unwrap_or(usize::MAX);
         let shared = Shared {
             store: store.clone(),
@@ -228,7 +228,7 @@ impl PartUpload {
         }
     }
 
-    /// Tells where the stream is, behind a record. A piece that is long enough ends here.
+    /// Reports the place in the stream, after a record. A piece that is long enough ends here.
     ///
     /// # Errors
     /// A piece failed.
@@ -241,7 +241,8 @@ impl PartUpload {
         self.number
     }
 
-    /// Up to where the part is in the store for certain; none before the first piece is.
+    /// The longest beginning of the part that is certainly in the store; none before the first
+    /// piece is.
     pub fn standing(&self) -> Option<PartStanding> {
         let mut pieces = {
             let sent = self.shared.sent.lock();
@@ -264,7 +265,7 @@ impl PartUpload {
         })
     }
 
-    /// Sends what is filled as a piece; waits while too many are under way.
+    /// Sends the filled bytes as a piece; waits while too many are in flight.
     fn send(&mut self, mark: Option<Reached>) -> io::Result<()> {
         if self.filling.is_empty() {
             return Ok(());
@@ -293,7 +294,7 @@ impl PartUpload {
         self.filling_at += bytes.len() as u64;
         let (shared, number, own) = (self.shared.clone(), self.number, bytes.clone());
         if self.workers.start(Box::new(move || shared.put(number, bytes))).is_err() {
-            // Without a thread it goes out from here.
+            // Without a thread, this thread sends it.
             self.shared.put(self.number, own);
         }
         Ok(())
@@ -334,13 +335,13 @@ impl PartUpload {
         Ok(sent.done.clone())
     }
 
-    /// Waits until nothing is under way, whatever became of it. What is in the store by then is in
-    /// [`PartUpload::standing`], and nothing follows it.
+    /// Waits until no piece is in flight, whatever the outcome of each. The pieces in the store by
+    /// then are in [`PartUpload::standing`], and no piece follows.
     pub fn stop(&self) {
         let _ = self.settle();
     }
 
-    /// Gives the part up and removes what the store has of it.
+    /// Gives the part up and removes its bytes from the store.
     ///
     /// # Errors
     /// As [`Store::abort`].
@@ -374,7 +375,7 @@ impl PartUpload {
 }
 
 impl Write for PartUpload {
-    /// Takes what is no record with blocks: heads, tables, the trailer.
+    /// Takes bytes outside of records with blocks: heads, tables, the trailer.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -390,7 +391,7 @@ impl Write for PartUpload {
         Ok(bytes.len())
     }
 
-    /// Nothing: what is written is in the store when the part is finished.
+    /// Does nothing: written bytes are in the store when the part is finished.
     fn flush(&mut self) -> io::Result<()> {
         Shared::check(&self.shared.sent.lock())
     }

@@ -1,8 +1,8 @@
-//! Writing a part of a dump into a bucket, and resuming one that was cut.
+//! Writing a part of a dump into a bucket, and resuming an interrupted one.
 //!
-//! Pieces of an upload cannot be read back. What is there of a part is therefore known by a note
-//! that survives its writer: the checksum of the head, the pieces that the store has taken, and
-//! whether the part is an object by now. A note may be late, never early.
+//! Pieces of an upload cannot be read back. The existing content of a part is therefore recorded in
+//! a note that survives its writer: the checksum of the head, the pieces that the store has taken,
+//! and whether the part is an object by now. A note may be late, never early.
 //!
 //! | a crash after | leaves | a resume |
 //! |---|---|---|
@@ -26,10 +26,11 @@ use super::upload::{PartStanding, PartUpload};
 use super::{BucketDumps, DumpsError};
 use crate::error::{StoreError, Trouble};
 
-/// How far a part is in the bucket is noted at most so often: a note may have thousands of pieces.
+/// The shortest time between two notes of the progress of a part: a note may have thousands of
+/// pieces.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 
-/// How far a part is, to be kept where its writer finds it again.
+/// The progress of a part, kept where its writer finds it again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartNote {
     /// The checksum of its head, from when it was begun on.
@@ -48,11 +49,11 @@ impl PartNote {
     }
 }
 
-/// What goes along with the writing of a part.
+/// The environment of the writing of a part.
 pub struct PartWork<'a, 'b> {
     /// Whether records are packed; the same when the part is resumed.
     pub compression: Compression,
-    /// Ends the writing, hears of progress, brings threads.
+    /// Ends the writing, receives progress, brings threads.
     pub work: &'a mut Work<'b>,
     /// Ends calls of the store.
     pub cancel: &'a Arc<AtomicBool>,
@@ -62,7 +63,7 @@ pub struct PartWork<'a, 'b> {
     pub keep: &'a mut dyn FnMut(&PartNote),
 }
 
-/// A part is written to and told of its place at the same time.
+/// Shares a part between its writer and the reports of its place.
 struct Sink<'a>(&'a RefCell<PartUpload>);
 
 impl Write for Sink<'_> {
@@ -82,12 +83,13 @@ impl Out for Sink<'_> {
 }
 
 impl BucketDumps {
-    /// Writes what is missing of a part, and makes it an object. Also returns how many bytes were
-    /// there. [`BucketDumps::begin`] comes before it, and `note` is what the attempt before kept.
+    /// Writes the missing bytes of a part, and makes it an object. Also returns the number of bytes
+    /// that existed. Call [`BucketDumps::begin`] first. `note` is the last note of the previous
+    /// attempt.
     ///
     /// # Errors
-    /// [`DumpsError::OtherBegin`] when the volume is no longer what it was when the part was begun.
-    /// After any other one the part can be resumed.
+    /// [`DumpsError::OtherBegin`] if the volume no longer matches the begun part. After any other
+    /// error the part can be resumed.
     pub fn write_part(
         &self,
         dump: &Dump<'_>,
@@ -137,7 +139,7 @@ impl BucketDumps {
         let written = dump.resume_part(part, &begun, onto, compression, work);
         let upload = upload.into_inner();
         if let Err(error) = written {
-            // What is under way arrives or fails before this returns: nothing follows a resume.
+            // Pieces in flight arrive or fail before this returns: none arrives after a resume.
             upload.stop();
             if let Some(standing) = upload.standing() {
                 note.standing = Some(standing);

@@ -147,7 +147,7 @@ impl Owner {
     }
 
     /// The regions that an image needs and neither the kept image before it nor the one after it.
-    /// What the one after needs is that one's: it is kept, or comes next.
+    /// The regions of the next image belong to that image: it is kept, or is handled next.
     fn garbage(
         &self,
         neighbours: &mut Neighbours,
@@ -185,7 +185,7 @@ impl Owner {
     }
 
     /// Deletes objects that no image names, that no update can use again, and that are at least
-    /// `grace` old. Returns how many.
+    /// `grace` old. Returns their number.
     ///
     /// # Errors
     /// The store failed, or a root cannot be read; a later call continues.

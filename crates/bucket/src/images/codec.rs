@@ -43,7 +43,7 @@ pub(super) enum Kind {
     Region = 7,
 }
 
-/// Why bytes are no object of a kind.
+/// The reason why bytes do not decode as an object of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bad {
     Damaged(&'static str),
@@ -162,5 +162,5 @@ impl<'a> Read<'a> {
     }
 }
 
-/// What is wrong with fields that do not parse.
+/// The fault of fields that do not parse.
 pub(super) const FIELDS: Bad = Bad::Damaged("its fields are wrong");

@@ -13,12 +13,12 @@ pub enum ImagesError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An object is not what was written.
+    /// An object differs from the written one.
     #[error("the object {name} is damaged: {how}")]
     Damaged {
         /// Which.
         name: Name,
-        /// In what way.
+        /// The kind of the damage.
         how: &'static str,
     },
     /// An object that an image needs is not in the bucket.
@@ -68,7 +68,7 @@ pub enum ImagesError {
         /// The newest image; none in an empty bucket.
         newest: Option<ImageId>,
     },
-    /// There is no such image.
+    /// The bucket does not have this image.
     #[error("there is no image {0} in the bucket")]
     NoImage(ImageId),
     /// The image has no such block.

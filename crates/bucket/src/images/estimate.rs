@@ -25,7 +25,7 @@ pub struct ImageLoad {
     pub stored_bytes: u64,
     /// Images that are kept.
     pub kept: u64,
-    /// How often images expire, in seconds.
+    /// Seconds between two expirations of images.
     pub expire_seconds: u64,
 }
 
@@ -38,7 +38,7 @@ pub fn monthly(load: &ImageLoad, since_max: u32) -> Cost {
     // Regions and a root; a checkpoint with one list on the way, mostly; an expiration writes one
     // checkpoint and root, and so does its sweep.
     let puts = updates * (load.changed_regions + 1) + checkpoints * 2 + expirations * 2;
-    // Two looks at the next epoch. A sweep reads the root of each image that went.
+    // Two looks at the next epoch. A sweep reads the root of each expired image.
     let gets = updates * 3 + expirations * 8;
     // A kept image needs what has changed since, at most.
     let bytes = load.stored_bytes + load.kept * (load.put_bytes + ROOT_BYTES);

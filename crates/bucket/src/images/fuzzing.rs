@@ -6,10 +6,10 @@ use super::codec::{Kind, SUM};
 use super::region::RegionHeader;
 use super::root::{Base, Checkpoint, Claim, List, Root};
 
-/// Gives bytes to every decoder, and writes again what was accepted.
+/// Gives bytes to every decoder, and encodes each accepted value again.
 ///
 /// # Panics
-/// If what was accepted is written in another way.
+/// If the encoding of an accepted value differs from the input.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     let volume = bytes.get(16..32).and_then(|id| id.try_into().ok()).map_or(VolumeId::default(), VolumeId);

@@ -1,4 +1,4 @@
-//! What every handle of one volume shares, and the numbers that it is tuned by.
+//! The state that all handles of one volume share, and the numbers that tune it.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::name::Name;
 use crate::store::{Nonce, Store};
 use crate::workers::Workers;
 
-/// Where a root is, and its digest: what a server remembers of a bucket between two visits.
+/// Where a root is, and its digest: the memory of a server between two uses of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// The epoch.
@@ -31,7 +31,7 @@ pub struct Tuning {
     /// The window of roots of invariant 7.
     pub window: u32,
     /// Regions after which an update writes its progress. Past 16 times as many, the interval is a
-    /// 16th of what is done, so that a resumed update loses little and reads few objects.
+    /// 16th of the finished regions, so that a resumed update loses little and reads few objects.
     pub progress: usize,
 }
 

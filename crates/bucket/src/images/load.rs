@@ -1,4 +1,4 @@
-//! Reads what a bucket has: the newest epoch, its newest root, and the tables of roots.
+//! Reads the content of a bucket: the newest epoch, its newest root, and the tables of roots.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -225,7 +225,7 @@ impl Inner {
         Ok(None)
     }
 
-    /// Refuses a root that is older than the one that was seen before it was looked for, and
+    /// Refuses a root that is older than the newest root seen before the search. Otherwise
     /// remembers it. Another handle may see a newer one meanwhile.
     pub(super) fn note_seen(&self, found: Option<&RootRef>, before: Option<Seen>) -> Result<(), ImagesError> {
         let (epoch, seq) = found.map_or((0, 0), RootRef::place);
@@ -332,7 +332,7 @@ pub(super) fn check(name: &Name, bytes: &[u8], length: u32, digest: Checksum) ->
 /// The changes of the table by one root.
 type Delta = Arc<Vec<(u32, Entry)>>;
 
-/// Loads tables, and shares what they have in common.
+/// Loads tables, and shares their common parts.
 pub(super) struct Tables<'a> {
     inner: &'a Inner,
     /// The table of the newest checkpoint that was loaded.

@@ -43,7 +43,7 @@ pub struct Owner {
     open: Option<Open>,
 }
 
-/// What the newest committed root says.
+/// The content of the newest committed root.
 #[derive(Clone, Default)]
 pub(super) struct State {
     pub(super) newest: Option<(RootRef, Root)>,
@@ -118,7 +118,7 @@ impl Owner {
     fn load(&mut self, cancel: &Arc<AtomicBool>) -> Result<(), ImagesError> {
         let inner = self.inner.clone();
         let (volume, epoch, nonce) = (inner.volume, self.epoch, self.nonce);
-        // Only now: what an owner before has committed is there, see invariant 1.
+        // Only now: the commits of an earlier owner are visible, see invariant 1.
         let before = *inner.seen.lock();
         let newest = inner.newest_below(epoch - 1, cancel)?;
         inner.note_seen(newest.as_ref().map(|(place, _)| place), before)?;
@@ -135,8 +135,8 @@ impl Owner {
         self.check(cancel)
     }
 
-    /// An object may be missing because a later owner deleted it, and this server may have seen
-    /// what that one committed: then the claim is what failed.
+    /// An object may be missing because a later owner deleted it, and this server may have seen a
+    /// commit of that owner: then the claim is the failure.
     pub(super) fn unless_fenced<T>(
         &mut self,
         outcome: Result<T, ImagesError>,
@@ -207,10 +207,10 @@ impl Owner {
         Ok(self.number)
     }
 
-    /// Finds out what became of a root whose commit failed, and commits it.
+    /// Determines the outcome of a root whose commit failed, and commits it.
     ///
     /// # Errors
-    /// It is still not known; call it again.
+    /// The outcome is still unknown; call it again.
     pub fn settle(&mut self, cancel: &AtomicBool) -> Result<(), ImagesError> {
         if self.fenced.is_some() {
             self.pending = None;
@@ -219,7 +219,7 @@ impl Owner {
         let Some(pending) = &self.pending else { return Ok(()) };
         let put = self.inner.store.put_new(&pending.name, pending.bytes.clone(), pending.nonce, cancel)?;
         if put == Put::Exists {
-            // Nobody else has this epoch, so the names are taken by a writer that breaks the rules.
+            // No other owner has this epoch, so a writer that violates the rules took the names.
             let name = pending.name.clone();
             self.fenced = Some((self.epoch, "a writer of the same epoch".to_owned()));
             return Err(ImagesError::Damaged { name, how: "another writer made it" });
@@ -232,8 +232,8 @@ impl Owner {
         Ok(())
     }
 
-    /// Begins an update from the newest image, which must be `base`, to `target`. An update that is
-    /// under way is given up; what it wrote is used again if it had the same target.
+    /// Begins an update from the newest image, which must be `base`, to `target`. An update in
+    /// progress is given up; its objects are used again if it had the same target.
     ///
     /// # Errors
     /// [`ImagesError::Fenced`]; [`ImagesError::Base`] if `base` is not the newest.
@@ -284,7 +284,7 @@ impl Owner {
             let at = names::parse_version(&listed.name, Folder::Progress);
             let Some(at) = at.filter(|at| *at > mark) else { continue };
             let Some(bytes) = inner.small(&listed.name, LIST_BYTES_MAX, cancel)? else { continue };
-            // What cannot be read is sent again.
+            // An unreadable list is sent again.
             let Ok(list) = List::parse(&bytes, Kind::Progress, inner.volume) else { continue };
             if list.at == at && list.image == target {
                 left.extend(list.entries.into_iter().filter(|(_, entry)| entry.at == at));
@@ -378,7 +378,7 @@ impl Owner {
             _ => Some(1),
         };
         let seq = seq.ok_or(ImagesError::Rule("claim the volume again"))?;
-        // While an update is under way, or may be resumed, what it wrote stays past the mark.
+        // While an update is in progress, or may be resumed, its objects stay past the mark.
         let is_under_way = self.open.is_some() || self.looks;
         let mark = match previous.filter(|_| again && is_under_way) {
             Some((_, root)) => root.mark,
@@ -418,8 +418,8 @@ impl Owner {
             .collect();
         let entry = 32;
         let (minor_bytes, whole_bytes) = (minor.len() as u64 * entry, u64::from(state.totals.0) * entry);
-        // Minor lists grow, so all of them cost as much as a major one at some time. To write one
-        // then costs at most twice what the best choice of times would.
+        // Minor lists grow, so all of them cost as much as a major one at some time. Writing a
+        // major list then costs at most twice as much as the best choice of times.
         if state.major.is_empty() || state.minor_bytes + minor_bytes > whole_bytes {
             let whole: Vec<(u32, Entry)> = state.table.iter().collect();
             state.major = self.lists(at, &whole, cancel)?;

@@ -85,8 +85,8 @@ impl ImageReader {
     /// Reads blocks; several regions at the same time.
     ///
     /// # Errors
-    /// [`ImagesError::NoBlock`] if one is not there. [`ImagesError::Gone`] if the image has expired
-    /// and its objects were deleted. No byte is returned that was not checked.
+    /// [`ImagesError::NoBlock`] if a block is not there. [`ImagesError::Gone`] if the image has
+    /// expired and its objects were deleted. Every returned byte was checked.
     pub fn read(&self, first: Vbn, count: usize, cancel: &Arc<AtomicBool>) -> Result<Vec<u8>, ImagesError> {
         if count > READ_BLOCKS_MAX {
             return Err(ImagesError::Rule("a read is longer than 64 MiB"));

@@ -67,7 +67,7 @@ impl RegionBlocks {
         self.last = Some(place);
     }
 
-    /// How many there are.
+    /// The number of blocks.
     pub fn len(&self) -> usize {
         self.bytes.len() / BLOCK_SIZE
     }

@@ -24,7 +24,7 @@ impl fmt::Display for ImageId {
     }
 }
 
-/// What a list of images shows of one.
+/// The entry of an image in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ImageLabel {
     /// Which.

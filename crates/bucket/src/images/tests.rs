@@ -1,5 +1,5 @@
-//! Images in buckets: what they must be, every cut and every delay of a small life, many seeds of a
-//! large one, and stores that change what they hold.
+//! Images in buckets: their required properties, every cut and every delay of a small life, many
+//! seeds of a large one, and stores that change their content.
 
 mod amplification;
 mod cuts;
@@ -32,7 +32,7 @@ const NOW: Timestamp = Timestamp(1_795_000_000_000_000_000);
 /// So small that everything happens often.
 const SMALL: Tuning = Tuning { since_max: 2, delta_max: 3, list_entries: 2, window: 3, progress: 2 };
 
-/// Has no thread for anybody, so that a run is the same each time.
+/// Gives no thread to any caller, so that a run is the same each time.
 struct Alone;
 
 impl Workers for Alone {
@@ -57,7 +57,7 @@ fn never() -> Arc<AtomicBool> {
     Arc::new(AtomicBool::new(false))
 }
 
-/// Region and place of each live block, with what is in it.
+/// Region and place of each live block, with its content.
 type Model = BTreeMap<(u32, usize), u64>;
 
 /// Half of the blocks compress.
@@ -99,7 +99,7 @@ fn content(number: u64) -> Vec<u8> {
     format!("superblock and table of image {number}").into_bytes()
 }
 
-/// Every block of an image that is open is as the model says, and so are the bytes of the volume.
+/// Every block of an open image matches the model, and so do the bytes of the volume.
 fn assert_reads(reader: &ImageReader, model: &Model) {
     assert_eq!(reader.content(), content(reader.label().number));
     for ((region, place), stamp) in model {
@@ -109,14 +109,14 @@ fn assert_reads(reader: &ImageReader, model: &Model) {
     }
 }
 
-/// What happens to one call of a [`Gate`].
+/// The fate of one call of a [`Gate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// This call and all later ones fail: the machine is lost.
     Cut,
     /// The call is done, and then the machine is lost.
     CutAfter,
-    /// The call times out, and is done when the test says so.
+    /// The call times out, and takes effect when the test calls `settle`.
     Late,
     /// The call is done, and its answer is lost.
     Lost,
@@ -149,7 +149,7 @@ impl Gate {
         })
     }
 
-    /// Does what was late.
+    /// Executes the late calls.
     fn settle(&self) {
         let late = std::mem::take(&mut *self.late.lock());
         late.into_iter().for_each(|deed| deed(&self.store));
@@ -285,7 +285,7 @@ fn images_of(store: Arc<dyn Store>, clock: &Arc<ManualClock>, tries: u32, seed: 
     BucketImages::with_tuning(Arc::new(retrying), Arc::new(Alone), VOLUME, None, Rng::new(seed), SMALL)
 }
 
-/// Puts what an update must put.
+/// Puts the regions that an update must put.
 fn put_changed(update: &Update, base: &Model, target: &Model) -> Result<(), ImagesError> {
     for region in changed(base, target) {
         if !update.has(region) {

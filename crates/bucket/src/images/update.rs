@@ -15,7 +15,7 @@ use super::root::{ImageId, List};
 use super::table::Entry;
 use crate::store::{Nonce, Put};
 
-/// Past this many intervals, progress is written after a fraction of what is done.
+/// Past this many intervals, progress is written after a fraction of the finished regions.
 const INTERVALS: usize = 16;
 
 /// See the module. It is committed by [`super::Owner::commit`].
@@ -27,7 +27,7 @@ pub struct Update {
     pub(super) done: Arc<Mutex<Done>>,
 }
 
-/// What was put.
+/// The regions that were put.
 #[derive(Default)]
 pub(super) struct Done {
     pub(super) entries: BTreeMap<u32, Entry>,
@@ -78,7 +78,7 @@ impl Update {
     /// should be.
     ///
     /// # Errors
-    /// It is not in the image; it can be put again.
+    /// The region is not in the image; it can be put again.
     pub fn put_region(
         &self,
         region: u32,
@@ -110,7 +110,7 @@ impl Update {
         }
     }
 
-    /// Writes which regions are in the bucket, if many are not written down yet.
+    /// Writes which regions are in the bucket, if many are not recorded yet.
     fn save_progress(&self, cancel: &AtomicBool) -> Result<(), ImagesError> {
         let (part, regions, entries) = {
             let mut done = self.done.lock();

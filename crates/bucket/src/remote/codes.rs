@@ -18,7 +18,7 @@ pub(super) struct Answer {
     pub(super) code: Option<String>,
     /// The region that the bucket is in, if the answer names it.
     pub(super) region: Option<String>,
-    /// For how long the store wants no request.
+    /// The time during which the store wants no request.
     pub(super) retry_after: Option<Duration>,
     /// Until when the object is locked.
     pub(super) locked_until: Option<Timestamp>,

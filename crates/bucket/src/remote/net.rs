@@ -112,7 +112,7 @@ impl Drop for Net {
 /// The last event on the wire during a call.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Trail {
-    /// A header that goes with requests that finish an upload: the library has no way to pass it.
+    /// A header of requests that finish an upload: the library has no way to pass it.
     extra: Option<(HeaderName, HeaderValue)>,
     /// The last answer of the store.
     pub(super) answer: Option<Answer>,

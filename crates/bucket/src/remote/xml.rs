@@ -1,5 +1,5 @@
-//! The few elements that answers of S3 have, out of bytes that a store made: no tree, no entities
-//! of its own, nothing that grows beyond the answer.
+//! The few elements that answers of S3 have, parsed from bytes that a store made: no tree, no
+//! entities of its own, and memory bounded by the answer.
 
 /// The content of each element of that name that is not inside another of the same name.
 pub(super) fn elements<'a>(xml: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {

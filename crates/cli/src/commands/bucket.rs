@@ -107,7 +107,7 @@ fn noun(what: &str) -> &str {
     }
 }
 
-/// What a bucket may be used for, a line each, with what to know about it.
+/// The permitted uses of a bucket, a line each, with notes.
 fn uses(bucket: &api::Bucket) -> String {
     let mut text = Vec::new();
     for found in &bucket.uses {

@@ -88,7 +88,7 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
                     );
                     (device, what)
                 }
-                // One that is not open is opened for its release.
+                // A device that is not open is opened for its release.
                 Some(device) if device.size_bytes == 0 => {
                     let what = format!(
                         "this discards the history of {name}; {} keeps its present content",
@@ -282,7 +282,7 @@ fn disable(name: &str, dry_run: bool, client: &Client, output: Output) -> Result
     Ok(())
 }
 
-/// Opens a volume whose history is lost.
+/// Opens a volume with a lost history.
 fn discard(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
     let path = format!("/v1/volumes/{}/history/discard", segment(name)?);
     let found: api::DiscardedHistory = client.post(&path, &api::DiscardHistory { dry_run: true })?;
@@ -337,7 +337,7 @@ pub fn go_back(
     client: &Client,
     output: Output,
 ) -> Result<(), Failure> {
-    // Read once: what is relative to now means the same when it is done as when it was looked at.
+    // Read once: a time relative to now must mean the same in the check and in the action.
     let (instant, read) = (instant(at)?, std::time::Instant::now());
     let request = |dry_run| {
         let since = read.elapsed().as_nanos() as u64;
@@ -427,7 +427,7 @@ fn view(
                 output.confirm(&format!("this deletes the clone {full} and everything written to it"))?;
             }
         }
-        // One is not ended for the other: with a clone goes what was written to it.
+        // The server must not delete a clone as a view, because that also deletes the clone's data.
         let () = client.delete(&format!("{}/views/{}?writable={writable}", path(name)?, segment(&view)?))?;
         let deleted = serde_json::json!({ "deleted": format!("{name}@{view}") });
         output.tell(&deleted, |_| match writable {
@@ -471,7 +471,7 @@ fn instant(argument: &InstantArgument) -> Result<api::Instant, Failure> {
     match (&argument.at, &argument.mark, &argument.to) {
         (Some(text), None, None) => parse(text, now_ns()).map(at),
         (None, Some(mark), None) => Ok(api::Instant::mark(mark)),
-        // What has the form of a name and of no time is a mark.
+        // A valid name that is not a time is a mark.
         (None, None, Some(to)) => match parse(to, now_ns()) {
             Ok(moment) => Ok(at(moment)),
             Err(_) if segment(to).is_ok() && !to.starts_with('-') => Ok(api::Instant::mark(to)),
@@ -490,15 +490,15 @@ fn window(arguments: &WindowArguments) -> Result<api::Window, Failure> {
     changed(&api::Window::default(), arguments)
 }
 
-/// True where nothing is to be changed. A setting that is as it is may be asked for: a volume that
-/// is read-only for want of room is opened again by that.
+/// True if nothing is to be changed. Setting an unchanged value has an effect: it opens a volume
+/// again that is read-only for lack of room.
 fn is_a_look(arguments: &WindowArguments) -> bool {
     let WindowArguments { window, floor, floor_policy, thin, reduce } = arguments;
     window.is_empty() && floor.is_none() && floor_policy.is_none() && thin.is_empty() && reduce.is_none()
 }
 
-/// A window with what was asked for: what is not named stays. Length and size are one setting, and
-/// so are all steps of retention.
+/// A window with the requested changes: all other settings stay. Length and size are one setting,
+/// and so are all steps of retention.
 fn changed(before: &api::Window, arguments: &WindowArguments) -> Result<api::Window, Failure> {
     let ms = |interval: Interval| interval.0.as_millis() as u64;
     let mut window = before.clone();
@@ -562,7 +562,7 @@ fn window_words(window: &api::Window) -> String {
     words.join(", ")
 }
 
-/// What is stored of contents that are reduced.
+/// The storage of reduced contents, in words.
 fn reduce_words(reduce: api::Reduce) -> Option<&'static str> {
     match reduce {
         api::Reduce::None => None,

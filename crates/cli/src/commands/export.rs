@@ -53,8 +53,8 @@ pub fn login_lines(target: &api::Target) -> Vec<String> {
     target.portals.iter().map(line).collect()
 }
 
-/// Who may log in to LUNs of mirrors where nothing was set on this server, a line for each; none
-/// where that is everybody.
+/// The initiators that may log in to LUNs of mirrors without own settings on this server, a line
+/// for each; none if all initiators may.
 pub fn as_at_source(client: &Client, volumes: &[String]) -> Result<Vec<String>, Failure> {
     let exports: Vec<api::Export> = client.get("/v1/exports")?;
     let is_of = |export: &&api::Export| {
@@ -93,8 +93,8 @@ fn told(export: &api::Export) -> String {
     format!("{name}: as at the source, {}; {set}", kept.join(", "))
 }
 
-/// What to do about LUNs of a volume that everybody may use who reaches a portal; none where there
-/// is no portal, or no such LUN.
+/// The next step for LUNs of a volume that any initiator may use over a portal; none without a
+/// portal, or without such a LUN.
 pub fn open_to_all(client: &Client, volume: &str) -> Result<Option<String>, Failure> {
     let exports: Vec<api::Export> = client.get("/v1/exports")?;
     let is_open = |export: &&api::Export| {

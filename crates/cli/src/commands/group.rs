@@ -75,7 +75,7 @@ fn show_together(name: &str, together: bool, client: &Client, output: Output) ->
     Ok(())
 }
 
-/// Sets the schedule of a group; asks when the next run deletes something by it.
+/// Sets the schedule of a group; asks for confirmation if the next run would delete something.
 fn set(asked: &SetGroup, client: &Client, output: Output) -> Result<(), Failure> {
     let path = path(&asked.name)?;
     let keeps_all = keep(&asked.keep) == api::Keep::default();
@@ -109,7 +109,7 @@ fn set(asked: &SetGroup, client: &Client, output: Output) -> Result<(), Failure>
     Ok(())
 }
 
-/// What the mirrors of a group show.
+/// The image that the mirrors of a group show.
 fn shows(group: &api::Group) -> String {
     let follows = group.members.iter().all(|member| member.follows || !member.is_there);
     match (&group.shown, group.together, follows) {
@@ -273,7 +273,7 @@ fn show(group: &api::Group) -> String {
             member.beyond_bytes.map_or("-".to_owned(), size),
         ]
     };
-    // What waits to be shown, or is kept for those who are not as far yet.
+    // The data that waits to be shown, or is kept for the mirrors that lag behind.
     let head = ["VOLUME", "IS", "NEWEST IMAGE", "LAG", "HELD BACK"];
     text += &format!("\n\n{}", table(head, group.members.iter().map(row)));
     if !group.snapshots.is_empty() {

@@ -72,7 +72,7 @@ fn read_bucket(command: Image, client: &Client, output: Output) -> Result<(), Fa
 /// Runs a command on files alone.
 pub fn run_local(command: Image, output: Output) -> Result<(), Failure> {
     match command {
-        // What is no dump is a path in those that are.
+        // An argument that is not a dump is a path in the dumps.
         Image::Ls { files } => match files.split_last() {
             Some((path, dumps)) if !dumps.is_empty() && !mount::is_dump(path) => {
                 tree::ls(&Dumps::Files(dumps), path, output).map_err(|failure| match failure.body.error {
@@ -101,7 +101,7 @@ pub fn run_local(command: Image, output: Output) -> Result<(), Failure> {
 fn levels(volume: &str, forget: Option<u8>, client: &Client, output: Output) -> Result<(), Failure> {
     let path = format!("/v1/volumes/{}/image/levels", segment(volume)?);
     if let Some(level) = forget {
-        // Nothing is asked about dumps that do not exist.
+        // Do not ask for confirmation if the dumps do not exist.
         let records: Vec<api::DumpRecord> = client.get(&path)?;
         if !output.yes && !records.iter().any(|record| record.level >= level) {
             let what = format!("{volume} has no image dump of level {level} or higher");

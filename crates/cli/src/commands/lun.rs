@@ -50,7 +50,7 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
         }
         Lun::Resize { name, size: bytes, shrink } => {
             if shrink && !output.yes {
-                // Nothing is asked about a LUN that does not exist.
+                // Do not ask for confirmation if the LUN does not exist.
                 find(&name, client)?;
             }
             if shrink {
@@ -85,8 +85,8 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
     Ok(())
 }
 
-/// A disk takes what is written to it, so disks may be larger together than their volume: whoever
-/// did not mean that learns it before it is full.
+/// Disks allocate blocks when they are written, so they may be larger together than their volume.
+/// The warning informs the user before the volume is full.
 fn warn_of_more_than_there_is(volume: &str, client: &Client, output: Output) -> Result<(), Failure> {
     if output.json || output.quiet {
         return Ok(());

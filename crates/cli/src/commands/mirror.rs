@@ -196,7 +196,7 @@ fn secret(file: &Path) -> Result<String, Failure> {
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }
 
-/// What is to be said of a lock that has just been set.
+/// The report on a new lock.
 fn tell_lock(mirror: &api::Mirror) {
     if mirror.lock_ms.is_some()
         && mirror.locked == 0
@@ -244,7 +244,7 @@ fn transferred(job: api::Job, client: &Client, output: Output) -> Result<(), Fai
     Ok(())
 }
 
-/// What an update would bring.
+/// The cost of an update.
 fn priced(price: &api::UpdatePrice) -> String {
     let name = &price.name;
     let full = size(price.full_bytes);
@@ -278,7 +278,7 @@ fn verified(job: api::Job, client: &Client, output: Output) -> Result<(), Failur
     outcome_of(&verified)
 }
 
-/// What a comparison comes to: a failure for what is not as it should be afterwards.
+/// The outcome of a comparison: a failure if data is still wrong afterwards.
 fn outcome_of(verified: &api::MirrorVerify) -> Result<(), Failure> {
     if verified.contradictions > 0 {
         return Err(Failure::new(
@@ -305,7 +305,7 @@ fn outcome_of(verified: &api::MirrorVerify) -> Result<(), Failure> {
     ))
 }
 
-/// What a comparison did and cost.
+/// The result and the cost of a comparison.
 fn comparison(verified: &api::MirrorVerify) -> String {
     let compared = match verified.snapshots {
         0 => "the source has none of the snapshots here; nothing was compared".to_owned(),
@@ -328,7 +328,7 @@ fn comparison(verified: &api::MirrorVerify) -> String {
     )
 }
 
-/// What is said of blocks that were mended while a lock was in force.
+/// The report on blocks that were mended while a lock was in force.
 fn by_its_word(blocks: u64) -> String {
     match blocks {
         0 => String::new(),
@@ -355,8 +355,8 @@ fn pause(name: &str, paused: bool, client: &Client, output: Output) -> Result<()
     Ok(())
 }
 
-/// How long monitoring waits for a server that hangs: less than what it gives a check before it
-/// ends it without a word.
+/// The time for which monitoring waits for a server that hangs. It is shorter than the usual time
+/// after which monitoring ends a check without a report.
 const CHECK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// One line and an exit code for monitoring.
@@ -381,9 +381,9 @@ fn check(name: Option<&str>, rpo_ms: Option<u64>, client: &Client, output: Outpu
     if worst == 0 { Ok(()) } else { Err(Failure::silent(worst)) }
 }
 
-/// What monitoring is told when nothing can be found out: a server that is away, a token that is
-/// missing, a wrong option. Not the exit codes of other commands, of which it would take some for a
-/// warning, and some for nothing that it knows.
+/// The failure for monitoring if the state cannot be determined: the server does not answer, a
+/// token is missing, an option is wrong. The exit codes of other commands do not fit, because
+/// monitoring would read some of them as warnings and would not know others.
 pub fn unknown(reason: &str, output: Output) -> Failure {
     let told = serde_json::json!({ "check": NOT_KNOWN, "reason": reason, "mirrors": [] });
     output.tell_besides(&told, |_| format!("UNKNOWN - {reason}"));
@@ -394,16 +394,16 @@ pub fn unknown(reason: &str, output: Output) -> Failure {
 fn judge(mirror: &api::Mirror, rpo_ms: Option<u64>) -> (u8, String) {
     use api::MirrorState as S;
     let late = rpo_ms.map(|rpo| mirror.lag_ms.is_some_and(|lag| lag > rpo));
-    // One that is not to be trusted is not, however little it is behind.
+    // A mirror that must not be trusted is wrong, however small its lag.
     let is_wrong = mirror.check == 2 && mirror.verified.as_ref().is_some_and(|last| last.contradictions > 0);
     let level = match (late, mirror.state) {
         _ if is_wrong => mirror.check,
         (Some(true), state) if state != S::FailedOver => 2,
-        // Past its own lag and within the one that is given.
+        // Past its own lag and within the given one.
         (Some(false), S::Behind) => 0,
         (Some(false), S::Transferring | S::Continuous | S::CatchingUp) if mirror.over_rpo => 0,
         (Some(false), S::Paused) if mirror.over_rpo => 1,
-        // Without an image there is no disaster that it would survive.
+        // Without an image it would not survive any disaster.
         (Some(false), S::Failing) if mirror.over_rpo && mirror.image.is_some() => 1,
         _ => mirror.check,
     };
@@ -415,7 +415,7 @@ fn judge(mirror: &api::Mirror, rpo_ms: Option<u64>) -> (u8, String) {
         }
         _ => format!("{} {}, lag {}: {}", mirror.name, state(mirror.state), lag(mirror), mirror.reason),
     };
-    // A reason may be what the other side has said, and stays in its line.
+    // A reason may contain text of the other side, and stays in its line.
     (level, name(line.as_bytes()))
 }
 
@@ -425,7 +425,7 @@ fn within(for_ms: u64, until_ms: Option<u64>) -> String {
     until_ms.map_or(within.clone(), |until| format!("{within} (until {})", image_names::clock(until)))
 }
 
-/// The name by which a volume knows a mirror, for one that was named after its peer.
+/// The name by which a volume knows a mirror, for a mirror named after its peer.
 fn at_source(volume: &str, given: String, client: &Client) -> Result<String, Failure> {
     let status: api::Status = client.get("/v1/status")?;
     let own = |follower: &&api::Follower| follower.volume == volume;
@@ -467,7 +467,7 @@ fn forget(volume: &str, given: &str, dry_run: bool, client: &Client, output: Out
         output.tell(&serde_json::json!({ "would_forget": name }), |_| format!("{what}; nothing was done"));
         return Ok(());
     }
-    // The server says why not, and nobody is asked about it.
+    // The server reports the reason, so there is no question to ask.
     if is_there {
         output.confirm(&what)?;
     }
@@ -540,7 +540,7 @@ fn resync(
     roles_changed(job, client, output)
 }
 
-/// What a resync gives up.
+/// The data that a resync gives up.
 fn divergence(found: &api::Divergence) -> String {
     let name = &found.name;
     let common = found.common.as_deref().map_or("nothing is common".to_owned(), |common| {
@@ -585,9 +585,9 @@ fn reverse(name: &str, dry_run: bool, client: &Client, output: Output) -> Result
     roles_changed(job, client, output)
 }
 
-/// Waits for the job, and says what both sides are now.
+/// Waits for the job, and reports the state of both sides.
 fn roles_changed(job: api::Job, client: &Client, output: Output) -> Result<(), Failure> {
-    // One that is paused only follows another server from now on.
+    // A paused mirror only follows another server from now on.
     let brings = job.kind != "mirror repoint";
     let Some(api::JobOutcome::Mirror(mirror)) = follow(job, client, output)? else { return Ok(()) };
     if output.json {
@@ -628,7 +628,7 @@ fn roles_changed(job: api::Job, client: &Client, output: Output) -> Result<(), F
     Ok(())
 }
 
-/// What a failover loses, with what is known and what is not.
+/// The data that a failover loses, known and unknown.
 fn loss(outcome: &api::Failover) -> String {
     let within = outcome.lost_ms.map_or("(unknown time)".to_owned(), duration);
     match (outcome.lost_bytes, outcome.silent_ms) {
@@ -717,7 +717,7 @@ fn link(mirror: &api::Mirror) -> String {
     format!("{} connection(s), {packed}, {limit}", mirror.connections)
 }
 
-/// How far behind it is, as far as is known: time and bytes.
+/// The lag, as far as it is known: time and bytes.
 fn lag(mirror: &api::Mirror) -> String {
     match (mirror.lag_ms, mirror.lag_bytes) {
         (Some(0), _) => "0".to_owned(),

@@ -8,7 +8,7 @@ use crate::arguments::{Mount, Unmount};
 use crate::exit::Failure;
 use crate::output::{Output, table};
 
-/// Mounts files, or lists what is mounted.
+/// Mounts files, or lists the mounts.
 pub fn run(asked: Mount, client: &Client, output: Output) -> Result<(), Failure> {
     let (Some(name), Some(directory)) = (asked.name, asked.directory) else {
         let mounts: Vec<api::Mount> = client.get("/v1/mounts")?;

@@ -54,7 +54,7 @@ struct Open {
     /// Names that belong to another file in their directories already: the number of the directory,
     /// and the skipped entry.
     doubled: Vec<(u32, Entry)>,
-    /// How many files and directories have no name any more, as those that had their names are
+    /// Number of files and directories without a name, because the directories with their names are
     /// damaged or lost.
     nameless: u64,
     /// Those of them that are not listed in the directory for that, as they are too many, and its
@@ -397,7 +397,7 @@ impl Open {
     ) -> Result<(), Failure> {
         let (first, reader, changed) = (self.first.take(), &mut self.reader, &mut self.changed);
         let is_increment = self.is_increment;
-        // One that a damaged dump has twice would be made by two threads at once.
+        // Otherwise two threads would make a file at once that a damaged dump has twice.
         let mut given = HashSet::new();
         let (outcome, troubles) = makers::run(target, manner, |makers| {
             let mut next = first;

@@ -111,7 +111,7 @@ fn timing(schedule: &api::Schedule) -> String {
     }
 }
 
-/// What it keeps, for people.
+/// The snapshots that it keeps, for people.
 pub fn keeps(keep: &api::Keep) -> String {
     let rules = [
         (keep.last, "last"),

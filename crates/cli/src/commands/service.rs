@@ -1,9 +1,9 @@
 //! `cairn service install`: the files that systemd wants of a service.
 //!
 //! Three of them: the unit, the user for systemd-sysusers, and a configuration of one line. The
-//! unit and the user are the command's own: what differs is overwritten when that is confirmed. The
-//! configuration is its owner's, and stays as it is once it is there. Completions and manual pages
-//! come with them, and a list of all that was made, for [`uninstall`].
+//! unit and the user belong to the command: it overwrites different content after confirmation. The
+//! configuration belongs to its owner, and an existing one is not changed. Completions and manual
+//! pages come with them, and a list of all installed files, for [`uninstall`].
 
 mod uninstall;
 
@@ -27,7 +27,7 @@ const USER_PATH: &str = "etc/sysusers.d/cairn.conf";
 const CONFIG_PATH: &str = "etc/cairn/cairn.toml";
 /// The data directory that systemd makes itself, for the right user.
 const STATE: &str = "/var/lib/cairn";
-/// What `ProtectHome` and `PrivateTmp` hide from the service.
+/// The directories that `ProtectHome` and `PrivateTmp` hide from the service.
 const HIDDEN: [&str; 4] = ["/home", "/root", "/run/user", "/tmp"];
 
 /// Where each shell finds its completions.
@@ -39,7 +39,7 @@ const COMPLETIONS: [(Shell, &str); 3] = [
 /// Where manual pages go.
 const MANUAL: &str = "usr/local/share/man/man1";
 
-/// What came of a file.
+/// The outcome for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Outcome {
@@ -60,15 +60,15 @@ struct Installed {
     text: Option<String>,
 }
 
-/// Runs a command on the service; `data` is what `--data` says.
+/// Runs a command on the service; `data` is the value of `--data`.
 pub fn run(command: Service, data: Option<PathBuf>, output: Output) -> Result<(), Failure> {
     let asked = match command {
         Service::Install(asked) => asked,
         Service::Uninstall { root, dry_run } => return uninstall::run(&root, dry_run, output),
     };
     let config = asked.root.join(CONFIG_PATH);
-    // The server goes by it, and the unit has to let it. What can't be read keeps the server from
-    // starting, and says why.
+    // The server uses this configuration, and the unit must permit its directory. An unreadable
+    // configuration prevents the start of the server, which reports the reason.
     let said = super::serve::data_dir(&config);
     let wanted = data.as_ref().or(said.as_ref());
     let data = wanted.cloned().unwrap_or_else(|| STATE.into());
@@ -147,7 +147,7 @@ fn write_documents(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(made)
 }
 
-/// A file can't be written, and what to do about it.
+/// A file cannot be written, and the next step.
 fn cannot_write(path: &Path, error: &io::Error) -> Failure {
     let next = match error.kind() {
         io::ErrorKind::PermissionDenied => "run it as root (sudo), or below another directory with --root",
@@ -246,7 +246,7 @@ fn write(path: &Path, text: &str, is_own: bool, output: Output) -> Result<Outcom
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(failed)?;
     }
-    // Beside it first: what systemd reads is whole.
+    // Write a new file beside it first, so that systemd reads a whole one.
     let new = path.with_extension("new");
     fs::write(&new, text).map_err(failed)?;
     fs::rename(&new, path).map_err(failed)?;

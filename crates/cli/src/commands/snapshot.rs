@@ -110,7 +110,7 @@ fn delete(names: &[SnapshotName], dry_run: bool, client: &Client, output: Output
         }
         return Ok(());
     }
-    // Nothing is asked about a snapshot that does not exist.
+    // Do not ask for confirmation if the snapshot does not exist.
     if !output.yes {
         names.iter().try_for_each(|name| find(name, client).map(drop))?;
     }
@@ -139,8 +139,8 @@ fn delete(names: &[SnapshotName], dry_run: bool, client: &Client, output: Output
     }
 }
 
-/// Holds or releases each; what can't be is told, and the rest is done all the same. With several
-/// failures the first one's code is the command's, or that of partly done.
+/// Holds or releases each snapshot. A failure is reported, and the others are still processed. With
+/// several failures the exit code is that of the first one, or that of a partial success.
 fn hold(names: &[SnapshotName], held: bool, client: &Client, output: Output) -> Result<(), Failure> {
     let request = api::HoldSnapshot { held };
     let mut failures: Vec<Failure> = Vec::new();

@@ -86,7 +86,7 @@ fn give_up(file: &str, dry_run: bool, client: &Client, output: Output) -> Result
         output.show(found, |found| format!("{}\nnothing was done", show(found)));
         return Ok(());
     }
-    // Without any the server refuses, and says what would end it.
+    // Without any cost the server refuses, and reports the command that would end it.
     if let Some(costs) = &found.costs {
         output.confirm(&format!("this abandons the content of {file}: {costs}"))?;
     }

@@ -71,7 +71,7 @@ fn people(status: &api::Status) -> String {
     text.trim_end().to_owned()
 }
 
-/// One line: all is well, or how many problems there are and how grave they are.
+/// One line: all is well, or the number of problems and their severity.
 fn headline(status: &api::Status) -> String {
     let grave = status.problems.iter().filter(|problem| is_grave(problem, status)).count();
     let of = |count: usize| if count == 1 { "1 problem".to_owned() } else { format!("{count} problems") };
@@ -97,7 +97,7 @@ fn is_grave(problem: &api::Problem, status: &api::Status) -> bool {
         || status.mirrors.iter().any(|mirror| mirror.name == *subject && mirror.check > 1)
 }
 
-/// The file systems that hold volumes, and what is left of them.
+/// The file systems that hold volumes, and the space left on them.
 fn hosts(volumes: &[api::Volume]) -> String {
     let mut hosts: Vec<(&api::HostRoom, u64)> = Vec::new();
     for host in volumes.iter().filter_map(|volume| volume.host.as_ref()) {
@@ -183,8 +183,8 @@ fn exports(exports: &[api::Export]) -> String {
     table(["NAME", "SIZE", "MODE", "SESSIONS"], exports.iter().map(row))
 }
 
-/// Who uses what, and what they did in the last seconds; the latencies are those of the slower kind
-/// of request.
+/// The clients and their exports, with their activity in the last seconds; the latencies are those
+/// of the slower kind of request.
 fn sessions(exports: &[api::Export]) -> String {
     let row = |export: &api::Export, session: &api::Session| {
         let client = match &session.initiator {
@@ -206,7 +206,7 @@ fn sessions(exports: &[api::Export]) -> String {
     table(["EXPORT", "CLIENT", "IOPS", "READ/s", "WRITTEN/s", "p50, p99"], rows)
 }
 
-/// At most so many columns: a longer text loses its middle, so that names that differ at the end
+/// At most this many columns: a longer text loses its middle, so that names that differ at the end
 /// stay different.
 fn shortened(text: &str, columns: usize) -> String {
     let letters: Vec<char> = text.chars().collect();

@@ -1,12 +1,12 @@
-//! `cairn top`: what a server does, refreshed each second.
+//! `cairn top`: the activity of a server, refreshed each second.
 //!
 //! Rates are the difference of two looks at counters that the API has anyway, a second apart;
 //! latencies are as sessions keep them, of the last 5 to 10 seconds. The server does nothing for it
 //! but answer `cairn status` once a second.
 //!
-//! On a terminal the view stays in place, on a screen of its own that fits the window, and what was
-//! there before comes back at the end: on `q`, Ctrl-C, a signal, or an error. Keys change what is
-//! shown: see [`view`]. Elsewhere, and with `--once` or `--json`, one look is printed.
+//! On a terminal the view stays in place, on a screen of its own that fits the window. The earlier
+//! content returns at the end: on `q`, Ctrl-C, a signal, or an error. Keys change the view: see
+//! [`view`]. Elsewhere, and with `--once` or `--json`, one look is printed.
 
 mod look;
 mod screen;
@@ -26,12 +26,12 @@ use view::{Pressed, View};
 
 /// From one look to the next.
 const EVERY: Duration = Duration::from_secs(1);
-/// How often keys and signals are looked for.
+/// The interval at which keys and signals are read.
 const KEYS_EVERY: Duration = Duration::from_millis(25);
-/// The width of what is printed where there is no terminal.
+/// The width of the output without a terminal.
 const WIDTH: usize = 80;
 
-/// Shows what the server does.
+/// Shows the activity of the server.
 pub fn run(once: bool, client: &Client, output: Output) -> Result<(), Failure> {
     let before = see(client)?;
     if once || output.json || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
@@ -47,7 +47,7 @@ pub fn run(once: bool, client: &Client, output: Output) -> Result<(), Failure> {
     let mut signals = [client.interrupts()?, client.terminations()?];
     let screen = Screen::open()?;
     let view = View::new(view::has_colours());
-    // Whoever is gone presses no key any more.
+    // A closed terminal sends no keys any more.
     let pressed = || match screen.keys() {
         Some(keys) => view.borrow_mut().press(&keys),
         None => Pressed::Leave,
@@ -70,7 +70,7 @@ pub fn run(once: bool, client: &Client, output: Output) -> Result<(), Failure> {
                 return Ok(());
             }
         }
-        // A server that does not answer keeps nobody here.
+        // The user can leave while a server does not answer.
         let leaves = || pressed() == Pressed::Leave;
         let Some(status) = client.get_unless("/v1/status", &mut signals, KEYS_EVERY, &leaves)? else {
             return Ok(());

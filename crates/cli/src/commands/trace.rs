@@ -48,12 +48,12 @@ pub fn run_plan(asked: &PlanTrace, output: Output) -> Result<(), Failure> {
     plan::run(asked, output)
 }
 
-/// Runs `cairn plan` for what a server serves.
+/// Runs `cairn plan` for the volumes of a server.
 pub fn run_live_plan(asked: &PlanTrace, client: &Client, output: Output) -> Result<(), Failure> {
     plan::run_live(asked, client, output)
 }
 
-/// What an import did.
+/// The result of an import.
 #[derive(serde::Serialize)]
 struct Imported {
     file: String,
@@ -66,8 +66,8 @@ struct Imported {
     problems: Problems,
 }
 
-/// Where a trace that is made goes. A file has its name when it is whole and on its medium; what is
-/// none, as a pipe or `/dev/null`, gets it as it comes.
+/// The destination of a new trace. A file has its name when it is whole and on its medium. A pipe
+/// or a device such as `/dev/null` gets the bytes at once.
 struct Made {
     to: PathBuf,
     /// Until it has its name.
@@ -92,7 +92,7 @@ impl Made {
         }
         let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut builder = tempfile::Builder::new();
-        // It tells when somebody's disk was used for what.
+        // The trace reveals the times and the uses of a user's disk.
         builder.permissions(Permissions::from_mode(0o600));
         let temporary = builder.tempfile_in(folder).map_err(|error| failed(&error))?;
         let file = temporary.as_file().try_clone().map_err(|error| failed(&error))?;
@@ -106,7 +106,7 @@ impl Made {
         kept.map(drop).map_err(|error| unwritable(&self.to, &error))
     }
 
-    /// What is wrong where it is written.
+    /// The failure at its destination.
     fn failed(&self, error: TraceError) -> Failure {
         match error {
             TraceError::Io(error) => unwritable(&self.to, &error),
@@ -126,7 +126,7 @@ fn unwritable(to: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// Counts what goes through.
+/// Counts the bytes that pass.
 struct Counted<W> {
     output: W,
     bytes: u64,
@@ -224,7 +224,7 @@ fn escaped(name: &str) -> String {
     name.bytes().map(escape).collect()
 }
 
-/// What is wrong with a trace, and what to do next.
+/// The fault of a trace, and the next step.
 fn failure(error: TraceError, file: &Path) -> Failure {
     let (kind, next) = match &error {
         TraceError::Io(_) => (ErrorKind::Failed, "see whether the file is whole, and readable to its end"),

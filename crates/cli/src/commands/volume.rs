@@ -154,7 +154,7 @@ fn rehearse(asked: &Rehearse, client: &Client, output: Output) -> Result<(), Fai
     }
     if !none {
         let name = &asked.name;
-        // Nothing is asked about a volume that does not exist.
+        // Do not ask for confirmation if the volume does not exist.
         let _: api::RehearsalStatus = client.get(&path)?;
         output.confirm(&format!(
             "this puts faults under volume {name} and all its clients: {}",
@@ -215,7 +215,7 @@ fn check(name: &str, deep: bool, client: &Client, output: Output) -> Result<(), 
     Ok(())
 }
 
-/// What a volume may ask of its file system beyond what that has.
+/// The bytes that a volume may need beyond the free space of its file system.
 fn over_host(volume: &api::Volume) -> Option<String> {
     let host = volume.host.as_ref().filter(|host| host.unwritten_bytes > host.free_bytes)?;
     let (more, free, name) = (size(host.unwritten_bytes), size(host.free_bytes), &volume.name);
@@ -225,7 +225,7 @@ fn over_host(volume: &api::Volume) -> Option<String> {
     ))
 }
 
-/// What the file system of a volume has left.
+/// The free space of a volume's file system.
 fn host_free(volume: &api::Volume) -> String {
     volume.host.as_ref().map_or("-".to_owned(), |host| size(host.free_bytes))
 }
@@ -296,8 +296,8 @@ pub fn absolute(devices: &[PathBuf]) -> Result<Vec<String>, Failure> {
     devices.iter().map(|path| absolute_path(path)).collect()
 }
 
-/// A path as the server must name it, which has another working directory. It is told as text: one
-/// that is none would be another path there, which may be that of another file.
+/// A path for the server, which has another working directory. The API takes text: a path that is
+/// not text would become another path there, perhaps that of another file.
 pub fn absolute_path(path: &Path) -> Result<String, Failure> {
     std::path::absolute(path)?.into_os_string().into_string().map_err(|path| {
         Failure::new(
@@ -321,7 +321,7 @@ pub fn segment(name: &str) -> Result<&str, Failure> {
     ))
 }
 
-/// What mirrors may cost, in a line.
+/// The limits on the cost of mirrors, in a line.
 pub fn show_governor(governor: &api::Governor) -> String {
     let ms = |us: u64| format!("{:.1} ms", us as f64 / 1000.0);
     let now = governor.p99_us.map_or("too few requests to tell".to_owned(), ms);

@@ -98,7 +98,7 @@ impl Bucket {
         }
     }
 
-    /// What its owner should know although it works.
+    /// Notes for the owner of a bucket that works.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://")) {
@@ -219,7 +219,7 @@ impl Server {
                     next: "choose a directory outside of the data directory, and not above it",
                 })
             }
-            // One that is not there is reported by the store.
+            // The store reports a missing one.
             _ => Ok(()),
         }
     }

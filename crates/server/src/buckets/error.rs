@@ -47,7 +47,7 @@ pub enum BucketsError {
         name: String,
         /// Its place.
         place: String,
-        /// What it lacks.
+        /// The missing abilities.
         reasons: Vec<String>,
     },
     /// The last probe found that a use is unsafe.
@@ -57,7 +57,7 @@ pub enum BucketsError {
         name: String,
         /// The use.
         what: &'static str,
-        /// What the store lacks.
+        /// The missing abilities of the store.
         reasons: Vec<String>,
     },
     /// Another bucket has that place.
@@ -91,7 +91,7 @@ impl BucketsError {
         }
     }
 
-    /// What to do next, in one sentence.
+    /// The next step for the user, in one sentence.
     pub(crate) fn next(&self) -> String {
         match self {
             BucketsError::Place { .. } => "correct the place and run the command again".into(),

@@ -1,39 +1,39 @@
-//! The data directory: who owns it, and what lies where.
+//! The data directory: its lock, and its files.
 //!
 //! ```text
-//! DIR/lock                       held by the server that runs
+//! DIR/lock                       held by the running server
 //! DIR/control.sock               the API; mode 0600
 //! DIR/handover.sock              files that the command line hands over for image dumps and restores; mode 0600
 //! DIR/nbd.sock                   NBD, always there
 //! DIR/reserve                    room for a start on a full file system
 //! DIR/identity.pem               key and certificate
 //! DIR/peers.json                 invitations and pinned peers
-//! DIR/mounts.json                what is mounted where, to be mounted again
-//! DIR/buckets.json               object stores, and where their credentials come from
-//! DIR/http-token                 the bearer token of the API over TCP, once that was asked for
+//! DIR/mounts.json                the mounts, to be mounted again
+//! DIR/buckets.json               object stores, and the sources of their credentials
+//! DIR/http-token                 the bearer token of the API over TCP, once that was requested
 //! DIR/devices/NAME.json           where an adopted device and its history are, and its views
-//! DIR/devices/NAME.seen           how far its history had come when the server last looked
-//! DIR/devices/NAME@CLONE.store    what was written to a clone
-//! DIR/exports.json               who may use an export, where that is not everybody; secrets of CHAP
+//! DIR/devices/NAME.seen           the end of its history when the server last looked
+//! DIR/devices/NAME@CLONE.store    the blocks that were written to a clone
+//! DIR/exports.json               the permitted clients of restricted exports; secrets of CHAP
 //! DIR/reservations.json          persistent reservations of iSCSI initiators
 //! DIR/volumes/NAME/volume.json   the devices of a volume, of its intent log, and of the history under it
-//! DIR/volumes/NAME/volume.img    its device, when no other was named
-//! DIR/volumes/NAME/dumps.json    the last image dump of each level, and how far an unfinished one is
+//! DIR/volumes/NAME/volume.img    its device, unless another one was named
+//! DIR/volumes/NAME/dumps.json    the last image dump of each level, and an unfinished one
 //! DIR/volumes/NAME/dates.json    the dates of its BSD dumps
 //! DIR/volumes/NAME/names.N       which directories have which files, as of the last BSD dump of level N
 //! DIR/volumes/NAME/had.PATH.N    which files the last BSD dump of level N of a part of it had
 //! DIR/volumes/NAME/schedules.json  its schedules of snapshots
 //! DIR/volumes/NAME/hooks.json   commands around its snapshots
-//! DIR/volumes/NAME/governor.json  what mirrors may cost its clients
-//! DIR/volumes/NAME/scrub.json    how far its scrub is, and what was damaged
+//! DIR/volumes/NAME/governor.json  the limits on the cost of mirrors for its clients
+//! DIR/volumes/NAME/scrub.json    the progress of its scrub, and the damage found
 //! DIR/volumes/NAME/drill.json    the drills of a mirror
 //! DIR/groups.json               volumes that belong together
-//! DIR/followers.json             the mirrors of its volumes, as they were last seen
+//! DIR/followers.json             the mirrors of its volumes, as last seen
 //! DIR/volumes/NAME/views.json    its views of instants, when it is over a history
-//! DIR/volumes/NAME/history.seen  how far the history under it had come when the server last looked
-//! DIR/volumes/NAME/mirror.json   which source it follows, when it is a mirror
-//! ....json.old                   the generation before, of some of them
-//! ....json.damaged               one that could not be read and was set aside
+//! DIR/volumes/NAME/history.seen  the end of the history under it when the server last looked
+//! DIR/volumes/NAME/mirror.json   the source that it follows, if it is a mirror
+//! ....json.old                   the previous generation of some of them
+//! ....json.damaged               an unreadable one that was set aside
 //! ```
 
 use std::fs::{File, OpenOptions, Permissions};
@@ -55,21 +55,23 @@ use crate::state;
 pub(crate) mod backup;
 pub(crate) mod guard;
 
-/// Room for what a start can't do without, given up by one that finds a full file system.
+/// Room for the needs of a start. A start on a full file system gives it up.
 const RESERVE: &str = "reserve";
 const RESERVE_BYTES: usize = 64 << 10;
 
 /// Bytes that a path in a unix socket address has (`sun_path` without its final zero).
 const MAX_SOCKET_PATH: usize = 107;
 
-/// How long a server that answers nobody is taken for one that ends, and how often is looked.
+/// The time during which a server that answers no request is assumed to be ending, and the interval
+/// between two attempts at its lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 const LOCK_ROUND: Duration = Duration::from_millis(20);
-/// How long one that was killed has to end by itself.
+/// The time that a killed server has to end by itself.
 const DEAD_PATIENCE: Duration = Duration::from_secs(3);
-/// Who holds which lock of the machine: number, kind, mode, process, and file by device and inode.
+/// The locks of the machine and their holders: number, kind, mode, process, and file by device and
+/// inode.
 const LOCKS: &str = "/proc/locks";
-/// How long a server has for an answer.
+/// The time that a server has for an answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The directory, held for this process until it is dropped.
@@ -97,8 +99,8 @@ impl DataDir {
         loop {
             match lock.try_lock() {
                 Ok(()) => break,
-                // A server that was killed has its lock until the kernel is through with what it
-                // had asked of its disks.
+                // The kernel releases the lock of a killed server only after it has finished the
+                // server's requests to its disks.
                 Err(fs::TryLockError::WouldBlock)
                     if !answers(&path.join("control.sock")) && Instant::now() < until =>
                 {
@@ -164,10 +166,10 @@ impl DataDir {
         self.listen_private("handover.sock")
     }
 
-    /// Listens on a socket for the owner alone. Others can't reach it before it has its mode, as
-    /// the directory lets nobody else in. It is made under another name and moved to its place,
-    /// which takes nothing of a full file system but an entry of the directory. An old one is a
-    /// dead server's, as the lock is ours.
+    /// Listens on a socket for the owner alone. Other users cannot reach it before it has its mode,
+    /// because only the owner can enter the directory. It is made under another name and moved to
+    /// its place, which needs only a directory entry of a full file system. An old socket belongs
+    /// to a dead server, because this process holds the lock.
     fn listen_private(&self, name: &str) -> Result<(UnixListener, PathBuf), ServerError> {
         let place = self.socket(name)?;
         let born = self.path.join(format!(".{name}"));
@@ -192,8 +194,8 @@ impl DataDir {
         Ok((listener, place))
     }
 
-    /// Does what a start can't do without. Where the file system is full the room that is kept for
-    /// that is given up, and it is done again.
+    /// Executes an action that a start needs. If the file system is full, this gives up the room
+    /// that is reserved for starts, and executes the action again.
     pub(crate) fn with_reserve<T>(&self, act: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match act() {
             Err(error)
@@ -261,7 +263,7 @@ impl DataDir {
     }
 }
 
-/// The token in the file, if it is one. Nobody is let in with less.
+/// The token in the file, if it is usable. The API accepts no weaker one.
 fn usable_token(bytes: &[u8]) -> Option<String> {
     let token = std::str::from_utf8(bytes).ok()?.trim();
     (token.len() >= 32 && token.bytes().all(|byte| byte.is_ascii_graphic())).then(|| token.to_owned())
@@ -280,15 +282,15 @@ fn holder(lock: &File) -> Option<u32> {
     })
 }
 
-/// Whether a process has ended but for threads that can't. Its state stands behind its name, which
-/// ends with the last bracket.
+/// Whether a process has ended except for threads that cannot end. Its state follows its name,
+/// which ends with the last bracket.
 fn is_killed(process: Option<u32>) -> bool {
     let stat = process.and_then(|process| fs::read_to_string(format!("/proc/{process}/stat")).ok());
     stat.is_some_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
 }
 
-/// True when a server answers there, whatever it says. One that was killed takes connections for a
-/// moment more, and is not heard of.
+/// True if a server answers there, with any content. A killed server accepts connections for a
+/// moment longer, and does not answer.
 fn answers(socket: &Path) -> bool {
     let ask = || {
         let mut stream = UnixStream::connect(socket)?;
@@ -345,7 +347,7 @@ mod tests {
         let (listener, _) = held.listen_control().unwrap();
         let serves = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept()?;
-            // Who goes before he was asked has not answered.
+            // A client that disconnects before its request gets no answer.
             stream.read_exact(&mut [0; b"GET / HTTP/1.0\r\n\r\n".len()])?;
             stream.write_all(b"HTTP/1.0 404\r\n\r\n")
         });

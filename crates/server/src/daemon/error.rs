@@ -14,12 +14,12 @@ use crate::state;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
-    /// Something in the data directory belongs to somebody who is not the server's user.
+    /// A file or folder in the data directory belongs to another user than the server's.
     #[error("{} belongs to user {owner}, and the server runs as user {user}, so that user could make the server read and write any file", path.display())]
     ForeignState {
         /// The file or folder.
         path: PathBuf,
-        /// Whose it is.
+        /// The owner of the file.
         owner: u32,
         /// The server's user.
         user: u32,
@@ -30,7 +30,7 @@ pub enum DaemonError {
         /// The data directory.
         path: PathBuf,
     },
-    /// A state file that could not be read is gone.
+    /// An unreadable state file is now missing.
     #[error("{} was unreadable and is now missing, so its content is lost", path.display())]
     StateGone {
         /// The file.
@@ -65,18 +65,18 @@ pub enum DaemonError {
     InvalidBackup {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         fault: &'static str,
     },
-    /// A state file is no such thing.
+    /// A state file has invalid content.
     #[error("{} is damaged: {source}", path.display())]
     DamagedState {
         /// The file.
         path: PathBuf,
-        /// What the parser said.
+        /// The error of the parser.
         source: serde_json::Error,
     },
-    /// What a state file says is not known, as it can't be read.
+    /// The content of a state file is unknown, because it cannot be read.
     #[error("{reason}")]
     StateUnread {
         /// The file.
@@ -90,12 +90,12 @@ pub enum DaemonError {
         /// As given.
         file: String,
     },
-    /// What nothing could go on without.
+    /// The server cannot work without this state file.
     #[error("{} cannot be abandoned: nothing works without it", path.display())]
     StateNeeded {
         /// The file.
         path: PathBuf,
-        /// What ends what it belongs to.
+        /// The command that ends the thing it belongs to.
         ends: String,
     },
     /// A state file has no previous generation that can be read.
@@ -119,7 +119,7 @@ pub enum DaemonError {
     Config {
         /// The file.
         path: PathBuf,
-        /// What the parser said, with the line.
+        /// The error of the parser, with the line.
         source: Box<toml::de::Error>,
     },
     /// An address cannot be listened on.
@@ -136,7 +136,7 @@ pub enum DaemonError {
         /// The socket.
         path: PathBuf,
     },
-    /// Over TCP, what only whoever is on this machine may ask for.
+    /// A request over TCP that is permitted only from this machine.
     #[error("{what}; only the control socket accepts this")]
     LocalOnly {
         /// Why.
@@ -151,10 +151,10 @@ pub enum DaemonError {
         /// As asked.
         path: String,
     },
-    /// The body is not what the API describes.
+    /// The body does not match the description of the API.
     #[error("the request is not what the API describes: {reason}")]
     BadRequest {
-        /// What the parser said.
+        /// The error of the parser.
         reason: String,
     },
 }
@@ -184,7 +184,7 @@ impl DaemonError {
         }
     }
 
-    /// What to do next, in one sentence.
+    /// The next step for the user, in one sentence.
     pub(crate) fn next(&self) -> String {
         match self {
             DaemonError::ForeignState { path, user, .. } => format!(
@@ -249,7 +249,7 @@ impl DaemonError {
     }
 }
 
-/// What becomes of a state file that can't be read.
+/// The next step for an unreadable state file.
 fn state_next(path: &Path) -> String {
     let file = path.display();
     let older = match state::previous(path).is_file() {

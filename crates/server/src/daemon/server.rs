@@ -1,4 +1,4 @@
-//! The server: its parts, how they start and end, and what it looks like at a glance.
+//! The server: its parts, their start and end, and its status at a glance.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,13 +51,13 @@ pub(crate) struct Server {
     pub(crate) changed: LastAnswer,
     pub(crate) nbd: NbdServer,
     pub(crate) iscsi: IscsiServer,
-    /// Where initiators are told to come.
+    /// The portals that discovery reports to initiators.
     pub(crate) iscsi_portals: Vec<String>,
     pub(crate) access: Arc<Access>,
     /// DIR/nbd.sock.
     pub(crate) nbd_socket: PathBuf,
     pub(super) http_addresses: Vec<String>,
-    /// What the mirror listener got; none when off.
+    /// The address of the mirror listener; none when off.
     pub(crate) mirror_address: Option<String>,
     pub(crate) advertise: Option<String>,
     pub(super) started: Duration,

@@ -22,7 +22,7 @@ pub enum DumpsError {
         /// The cause.
         source: Box<cairn_stream::DumpError>,
     },
-    /// There is nothing that a dump of this level could be made against.
+    /// No dump can be the base of a dump of this level.
     #[error("`{volume}` has no image dump of a level below {level}")]
     NoLowerDump {
         /// The volume.
@@ -30,7 +30,7 @@ pub enum DumpsError {
         /// The level asked for.
         level: u8,
     },
-    /// There is no date from which on a dump of this level has what changed.
+    /// No dump date can be the start of a dump of this level.
     #[error("`{name}` has no dump of a level below {level}")]
     NoEarlierDump {
         /// The volume, with the path.
@@ -38,7 +38,7 @@ pub enum DumpsError {
         /// The level asked for.
         level: u8,
     },
-    /// What a BSD dump was made of was given up by a rollback.
+    /// A rollback gave up the base of a BSD dump.
     #[error(
         "`{name}` was rolled back to what was before its dump of level {level}, so dates do not show the changes since"
     )]
@@ -48,21 +48,21 @@ pub enum DumpsError {
         /// The level of that dump.
         level: u8,
     },
-    /// A dump of a level above 0 is asked for of what is older than the dump that it stands on.
+    /// A dump of a level above 0 was requested for a snapshot that is older than its base.
     #[error("`{snapshot}` is older than the snapshot of the dump of level {level}, which would be its base")]
     DumpIsOlder {
-        /// What is to be dumped, with its snapshot.
+        /// The snapshot to dump.
         snapshot: String,
         /// The level of that dump.
         level: u8,
     },
-    /// Where a BSD dump goes to takes no more.
+    /// The destination of a BSD dump takes no more data.
     #[error("cannot write the dump: {source}")]
     DumpOutput {
         /// The cause.
         source: io::Error,
     },
-    /// The inodes of what is dumped.
+    /// The inodes of the dumped files.
     #[error("cannot read the data to dump: {source}")]
     DumpSource {
         /// The cause.
@@ -124,7 +124,8 @@ pub enum DumpsError {
         /// Where.
         place: String,
     },
-    /// The snapshots of all dumps of lower levels are gone, or objects of these dumps are.
+    /// The snapshots of all dumps of lower levels no longer exist, or objects of these dumps are
+    /// missing.
     #[error("no image dump of `{volume}` in {place} can be the base of one of level {level}: {why}")]
     NoBaseInBucket {
         /// The volume.
@@ -145,7 +146,7 @@ pub enum DumpsError {
         /// The volume.
         volume: String,
     },
-    /// What an unfinished dump was made of is not as it was.
+    /// The snapshot of an unfinished dump has changed.
     #[error("`{volume}@{snapshot}`, the snapshot of the unfinished image dump, no longer exists")]
     DumpSourceGone {
         /// The volume.
@@ -161,7 +162,7 @@ pub enum DumpsError {
         /// Why.
         source: Box<ServerError>,
     },
-    /// The snapshot of the last dump of a lower level is gone.
+    /// The snapshot of the last dump of a lower level no longer exists.
     #[error("`{volume}@{snapshot}`, the snapshot of its last image dump of level {level}, no longer exists")]
     DumpBaseGone {
         /// The volume.
@@ -171,7 +172,7 @@ pub enum DumpsError {
         /// Its snapshot.
         snapshot: String,
     },
-    /// A restore was to go on with other dumps.
+    /// A restore was to be resumed with other dumps.
     #[error("these are not the dumps of the unfinished image restore of `{volume}`")]
     RestoreOfOthers {
         /// The new volume.
@@ -179,7 +180,7 @@ pub enum DumpsError {
         /// The files that it was begun with.
         files: Vec<String>,
     },
-    /// A restore was to go on, on a device that is not as it was left.
+    /// A restore was to be resumed on a device that has changed since.
     #[error("{} does not have the data that was restored into `{volume}`", path.display())]
     RestoreDeviceChanged {
         /// The device.
@@ -195,7 +196,7 @@ pub enum DumpsError {
         /// Why.
         source: Box<ServerError>,
     },
-    /// What is written down of a restore that was cut can't be read.
+    /// The saved notes of an interrupted restore cannot be read.
     #[error("the image restore of `{volume}` cannot resume: {source}")]
     RestoreUnread {
         /// The new volume.
@@ -203,8 +204,8 @@ pub enum DumpsError {
         /// Why.
         source: Box<ServerError>,
     },
-    /// What was restored is not sound, although no record was damaged: the volume was damaged when
-    /// it was dumped.
+    /// The restored volume is damaged, although no record was: the volume was damaged before the
+    /// dump.
     #[error("the dumped volume of `{volume}` was damaged before the dump: {finding}")]
     RestoredDamaged {
         /// The new volume.
@@ -275,7 +276,7 @@ impl DumpsError {
         }
     }
 
-    /// What to do next, in one sentence.
+    /// The next step for the user, in one sentence.
     pub(crate) fn next(&self) -> String {
         match self {
             DumpsError::NoEarlierDump { name, .. } | DumpsError::DumpGivenUp { name, .. } => {

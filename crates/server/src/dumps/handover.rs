@@ -1,11 +1,11 @@
-//! Files that the command line hands over: where a dump goes, and what a restore reads.
+//! Files that the command line hands over: the destination of a dump, and the sources of a restore.
 //!
 //! The client opens them with its own rights, in its own directory, and may hand over a pipe as
 //! well; the server writes and reads them without another copy through a socket. A connection to
-//! `DIR/handover.sock` brings one message with the open files and gets a ticket, one line, which a
-//! request to the API then names. The connection stays: when the client goes away, so does what it
-//! asked for. A client that puts what it gets through a pipe on a medium itself says so by a byte,
-//! when it asked to be waited for.
+//! `DIR/handover.sock` brings one message with the open files and gets a ticket, one line. A
+//! request to the API then names the ticket. The connection stays: when the client disconnects, its
+//! request ends. A client may itself store the bytes from a pipe on a medium. If it asked the
+//! server to wait for that, it reports the end by a byte.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -30,12 +30,12 @@ const CLIENTS_MAX: usize = 64;
 /// `/dev/null` and `/dev/zero`.
 const SINKS: [u64; 2] = [makedev(1, 3), makedev(1, 5)];
 
-/// What a client handed over.
+/// The files from a client.
 pub(crate) struct Handed {
     pub(crate) files: Vec<File>,
-    /// The client went away, or the work is to end for another reason.
+    /// The client disconnected, or the work is to end for another reason.
     pub(crate) gone: Arc<AtomicBool>,
-    /// What went through a pipe is where the client wants it, and durable.
+    /// The bytes from a pipe are at the client's destination, and durable.
     pub(crate) kept: Arc<AtomicBool>,
 }
 
@@ -45,8 +45,8 @@ impl Handed {
         Self { files: Vec::new(), gone: Arc::default(), kept: Arc::default() }
     }
 
-    /// Some of what is written to them is kept nowhere: a dump that nothing can be made against, as
-    /// it is not there to be restored.
+    /// Some of the written bytes are not kept. Such a dump cannot be a base, because it cannot be
+    /// restored.
     pub(crate) fn keep_nothing(&self) -> bool {
         let is_sink = |file: &File| file.metadata().is_ok_and(|found| SINKS.contains(&found.rdev()));
         self.files.iter().any(is_sink)
@@ -127,8 +127,8 @@ impl Handover {
     }
 }
 
-/// Returns when what was written is on its medium. Pipes and tapes have no such thing; a disk has,
-/// whose writes the kernel keeps in memory as it does those of files.
+/// Returns when the written bytes are on their medium. Pipes and tapes have no such state. A disk
+/// has, because the kernel keeps its writes in memory like those of files.
 pub(crate) fn settle(file: &File) -> std::io::Result<()> {
     let kind = file.metadata()?.file_type();
     if kind.is_file() || kind.is_block_device() { file.sync_all() } else { Ok(()) }

@@ -1,11 +1,11 @@
 //! Image dumps: made of a volume into files that a client handed over or into a bucket
 //! (`images/bucket.rs`), and restored from there into a new volume.
 //!
-//! The last dump of each level stands in `VOLUME/dumps.json`. The snapshot that a dump made for
-//! itself is held as long as a dump of a higher level may be made against it: until the next dump
-//! of its level or a lower one. A dump of a snapshot that its owner named holds nothing. A dump
-//! into files that is cut is gone on with (`unfinished`); through a pipe it leaves nothing. A
-//! restore that is cut is gone on with as well (`restoring`).
+//! The last dump of each level is in `VOLUME/dumps.json`. The snapshot that a dump made for itself
+//! is held as long as a dump of a higher level may be made against it: until the next dump of its
+//! level or a lower one. A dump of a snapshot that its owner named holds nothing. An interrupted
+//! dump into files can be resumed (`unfinished`); through a pipe it leaves nothing. An interrupted
+//! restore can be resumed as well (`restoring`).
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -81,10 +81,10 @@ impl Drop for Turn {
     }
 }
 
-/// Of a dump whose files [keep nothing](Handed::keep_nothing).
+/// For a dump whose files [keep nothing](Handed::keep_nothing).
 pub(crate) const NOT_COUNTED: &str = "what goes to /dev/null is kept nowhere, so this dump does not count: later ones are made against those before it";
 
-/// What a dump is made against, and at which level.
+/// The base of a dump, and its level.
 struct Against {
     level: DumpLevel,
     base: Option<(SnapshotId, String)>,
@@ -104,7 +104,7 @@ impl Against {
     }
 }
 
-/// A dump of one volume: what is decided before anything is read.
+/// A dump of one volume: the decisions before any read.
 struct Making<'a> {
     groups: Arc<Groups>,
     open: &'a Arc<OpenVolume>,
@@ -163,8 +163,8 @@ impl Making<'_> {
             (Some(level), None) => {
                 let records = self.records()?;
                 let lower = records.iter().filter(|record| record.level < level && record.bucket.is_none());
-                // Of the newest snapshot by its number: its time is by a clock that may have been
-                // put back.
+                // Of the newest snapshot by its number: its time may come from a wall clock that
+                // was set back.
                 let Some(record) = lower.max_by_key(|record| (record.snapshot, record.level)) else {
                     return Err(ServerError::Dumps(DumpsError::NoLowerDump {
                         volume: volume.clone(),
@@ -203,9 +203,9 @@ impl Making<'_> {
         Ok((self.open.snapshot_with(make)?.map_err(failed)?, true))
     }
 
-    /// Lets go of snapshots that dumps made for themselves and that are of no more use: those of no
-    /// record. An unfinished dump needs all that are older than its own. One that can't go stays as
-    /// it is, held: later dumps look at it again.
+    /// Releases snapshots that dumps made for themselves and that no record needs. An unfinished
+    /// dump needs all that are older than its own. A snapshot that cannot be deleted stays held:
+    /// later dumps look at it again.
     fn let_go(&self, document: &ImageDumpsDocument) -> Result<(), ServerError> {
         if self.open.is_destination() {
             return Ok(());
@@ -216,15 +216,16 @@ impl Making<'_> {
         for snapshot in self.open.volume.snapshots() {
             let own = snapshot.held && is_of_a_dump(&snapshot.name);
             if own && !kept.contains(&snapshot.id.0) && snapshot.id.0 > needed {
-                // With its hold, or it would be nobody's from then on where it can't go.
+                // Together with its hold. Otherwise a snapshot that cannot be deleted would have no
+                // owner.
                 self.open.volume.let_go_of_snapshots(&[snapshot.id]).map_err(&failed)?;
             }
         }
         Ok(())
     }
 
-    /// The same for a dump that counts by now, whatever comes of this: the next one does it as
-    /// well.
+    /// The same after a dump that counts by now. A failure is not an error: the next dump tries
+    /// again.
     fn let_go_after_all(&self, document: &ImageDumpsDocument) {
         if let Err(error) = self.let_go(document) {
             let volume = &self.open.name;
@@ -232,8 +233,8 @@ impl Making<'_> {
         }
     }
 
-    /// Deletes the snapshot that was made for a dump that is not there. Where it can't go now it
-    /// stays held, by which the next dump knows that it is nobody's.
+    /// Deletes the snapshot of a dump that does not exist. If that fails now, the snapshot stays
+    /// held. The hold shows the next dump that the snapshot has no owner.
     fn take_back(&self, target: SnapshotId) -> Result<(), ServerError> {
         let gone = self.open.volume.let_go_of_snapshots(&[target]);
         gone.map(drop).map_err(ServerError::volume(&self.open.name))
@@ -257,7 +258,7 @@ impl ImageDumpsDocument {
     }
 }
 
-/// A dump goes on in files, and in as many as before.
+/// A dump resumes in files, and in as many as before.
 fn goes_on_in(
     unfinished: &Unfinished,
     request: &api::DumpRequest,
@@ -281,7 +282,7 @@ fn goes_on_in(
     Err(ServerError::Invalid { fault, next })
 }
 
-/// A dump that is made or gone on with, on the thread of its job.
+/// A dump that begins or resumes, on the thread of its job.
 struct Task<'a> {
     making: Making<'a>,
     request: &'a api::DumpRequest,
@@ -296,17 +297,17 @@ impl Task<'_> {
         self.progress.phase("making a snapshot");
         let (making, open) = (&self.making, self.making.open);
         making.give_up(making.document()?)?;
-        // What comes without names is the client's standard output: what is in that is somebody's,
-        // and the dump goes behind it.
+        // A file without a name is the client's standard output. Its content belongs to the client,
+        // and the dump follows it.
         let named = are_named(self.request, self.handed);
         for file in self.handed.files.iter().filter(|file| named && unfinished::is_file(file)) {
-            // What is in it is of a dump that is given up, now and not before.
+            // Only now is its content that of a dump that was given up.
             file.set_len(0).map_err(|error| DumpError::from(StreamError::from(error)))?;
         }
         let id = DumpId(random_bytes());
         let (target, own) = making.target(self.request, against, &id.to_string())?;
         let lasts = lasts(self.request, self.handed);
-        // What a killed server leaves is told from an owner's by the hold.
+        // The hold distinguishes a snapshot that a killed server leaves from an owner's.
         let begun = match own {
             true => open.volume.hold_snapshot(target.id, true).map_err(ServerError::volume(&open.name)),
             false => Ok(()),
@@ -316,7 +317,7 @@ impl Task<'_> {
             false => Ok(None),
         });
         let outcome = match outcome {
-            // From here on what was made for it stays.
+            // From here on its snapshot stays.
             Ok(Some(document)) => return self.write_to_last(document, against, &target),
             Ok(None) => self.write_through(id, against, &target, own),
             Err(error) => Err(error),
@@ -325,13 +326,13 @@ impl Task<'_> {
             making.release();
         }
         if own && (outcome.is_err() || self.handed.keep_nothing()) {
-            // What was made for a dump that is not there is of no use.
+            // The snapshot of a dump that does not exist is useless.
             let _ = making.take_back(target.id);
         }
         outcome
     }
 
-    /// The unfinished one goes on.
+    /// Resumes the unfinished dump.
     fn resume(&self) -> Result<api::DumpResult, ServerError> {
         self.progress.phase("looking at what is there");
         let document = self.making.document()?;
@@ -382,7 +383,7 @@ impl Task<'_> {
         Ok(result)
     }
 
-    /// Into files. Whatever ends it, it can be gone on with.
+    /// Into files. It can be resumed after any end.
     fn write_to_last(
         &self,
         document: ImageDumpsDocument,
@@ -391,7 +392,7 @@ impl Task<'_> {
     ) -> Result<api::DumpResult, ServerError> {
         let volume = &self.making.open.name;
         let outcome = self.write_files(document, against, target);
-        // A whole one waits as well: for its client, which may be gone.
+        // A whole one waits as well: for its client, which may have disconnected.
         self.making.cut(target);
         outcome.map_err(|error| {
             // Where a file is another one, or the snapshots are, the same again comes to the same.
@@ -471,7 +472,7 @@ struct Job<'a> {
     against: &'a Against,
     label: DumpLabel,
     compression: Compression,
-    /// Where a dump that can be gone on with notes how far it is.
+    /// The notes of the progress of a dump that can be resumed.
     ledger: Option<&'a Ledger>,
     handed: &'a Handed,
     progress: &'a Progress,
@@ -544,8 +545,8 @@ impl Job<'_> {
     }
 }
 
-/// Says that the other parts are of no use any more, unless this one did not fail: by a panic it
-/// does as well.
+/// Reports that the other parts are useless, unless this one succeeded. A panic also counts as a
+/// failure.
 struct EndsOthers<'a>(&'a AtomicBool);
 
 impl Drop for EndsOthers<'_> {
@@ -554,7 +555,7 @@ impl Drop for EndsOthers<'_> {
     }
 }
 
-/// Does something with each part on a thread of its own. When one fails, or has no thread, `gone`
+/// Runs a function for each part on a thread of its own. When one fails, or has no thread, `gone`
 /// ends the others.
 fn side_by_side<S: Sync, T: Send>(
     files: &[S],
@@ -581,7 +582,7 @@ fn side_by_side<S: Sync, T: Send>(
         let parts: Vec<_> = files.iter().enumerate().map(begin).collect();
         parts.into_iter().map(|part| part?.join().unwrap_or(Err(ServerError::Bug))).collect()
     });
-    // That a part was cancelled is said last: another one's failure is why.
+    // A cancelled part comes last: the failure of another one is the cause.
     let (mut all, mut why) = (Vec::new(), None);
     for outcome in outcomes {
         match outcome {

@@ -39,8 +39,9 @@ impl Server {
         Ok(shown)
     }
 
-    /// What each volume has beyond what the group shows, or is kept for the mirrors that are the
-    /// furthest behind: what it costs here that not all are as far as the first.
+    /// The changes of each volume beyond the shown snapshot of the group, or beyond the one kept
+    /// for the mirrors that are furthest behind. This is the cost here of mirrors that lag behind
+    /// the first.
     fn count_beyond(&self, group: &Group, shown: &mut api::Group) {
         let kept = shown.snapshots.iter().find(|snapshot| !snapshot.kept_for.is_empty());
         let Some(oldest) = shown.shown.as_ref().or(kept).map(|snapshot| snapshot.name.clone()) else {
@@ -65,9 +66,9 @@ impl Server {
         group.volumes.iter().filter_map(member).collect()
     }
 
-    /// The snapshots of a group, the oldest first, with the volumes that lack each. Which is older
-    /// their order in the volumes says: the times in their names are by the clocks of the servers
-    /// that made them, which may have been put back, and differ.
+    /// The snapshots of a group, the oldest first, with the volumes that lack each. Their order in
+    /// the volumes decides which is older. The times in their names come from the clocks of the
+    /// servers that made them, which differ and may have been set back.
     fn group_snapshots(&self, group: &Group, members: &[Member]) -> Vec<api::GroupSnapshot> {
         let of_group = |member: &Member| {
             let mut own: Vec<&Snapshot> =
@@ -103,7 +104,7 @@ impl Server {
         let members = self.members(group);
         let snapshots = self.group_snapshots_and_for_whom(group, &members);
         let common = snapshots.iter().rev().find(|snapshot| snapshot.missing.is_empty()).cloned();
-        // What its zone can't be read for is told where it runs.
+        // A group with an unreadable zone gets its report where it runs.
         let deletes = match group.is_timed() {
             true => self.superfluous(group, &members, &snapshots).unwrap_or_default(),
             false => Vec::new(),
@@ -203,8 +204,8 @@ impl Server {
                 if self.groups.is_together(&group) {
                     return Err(error);
                 }
-                // Volumes that take writes are in as many groups as one likes: they show what is
-                // written to them.
+                // Volumes that take writes may be in any number of groups: they show their own
+                // writes.
                 group.together = false;
             }
             if groups.iter().any(|other| other.name == group.name) {
@@ -228,8 +229,8 @@ impl Server {
     /// Ends a group; its volumes and their snapshots stay.
     pub(crate) fn delete_group(&self, name: &str) -> Result<(), ServerError> {
         self.groups.get(name)?;
-        // What is written once nothing holds its volumes together would be rolled back by a
-        // failover that goes on.
+        // Otherwise a failover that resumes would roll back the writes after the deletion of the
+        // group, which holds its volumes together.
         let _turn = self.groups.take_turn(name)?;
         let mut groups = self.groups.groups.lock();
         let left: Vec<Group> = groups.iter().filter(|group| group.name != name).cloned().collect();
@@ -238,8 +239,8 @@ impl Server {
         Ok(())
     }
 
-    /// Sets the schedule of a group, and how long its snapshots stay; without an interval or an
-    /// expression none are made by the clock.
+    /// Sets the schedule of a group, and the retention of its snapshots. Without an interval or an
+    /// expression the schedule makes none.
     pub(crate) fn set_group(&self, name: &str, set: &api::SetSchedule) -> Result<api::Group, ServerError> {
         self.groups.get(name)?;
         let zone = timetable::zone(set.zone.as_deref())?;
@@ -305,7 +306,7 @@ impl Server {
             let member = |volume: &String| self.volumes.get(volume).ok();
             let follows = |volume: &String| member(volume).is_some_and(|open| open.is_destination());
             if group.volumes.iter().any(follows) || self.groups.refuse_unfinished(&group).is_err() {
-                // Its source makes them; or it is told that the failover is to be gone on with.
+                // Its source makes them; or the user gets the request to resume the failover.
                 continue;
             }
             let server = self.clone();
@@ -323,8 +324,8 @@ impl Server {
         self.groups.note_run(&group.name, now_ms, outcome.err().map(|error| error.to_string()));
     }
 
-    /// Of each server of mirrors the newest snapshot of a group that all of its mirrors of these
-    /// volumes have: what they show there, and what they would be failed over to.
+    /// For each server of mirrors, the newest snapshot of a group that all of its mirrors of these
+    /// volumes have: the image that they show there, and the state after their failover.
     fn kept_for_mirrors(
         &self,
         members: &[Member],
@@ -356,21 +357,21 @@ impl Server {
         kept
     }
 
-    /// The snapshots of a group that its rules do not keep: those of its schedule and those made by
-    /// hand, none that is held or open in any volume, and none that mirrors have as the last that
-    /// they have in common.
+    /// The snapshots of a group that its rules do not keep: those of its schedule and manual ones.
+    /// A snapshot that is held or open in any volume is excluded, and so is the last common one of
+    /// mirrors.
     fn superfluous(
         &self,
         group: &Group,
         members: &[Member],
         snapshots: &[api::GroupSnapshot],
     ) -> Result<Vec<String>, ServerError> {
-        // What a mirror may need is not known: nothing goes.
+        // The needs of mirrors are unknown: delete nothing.
         if self.peers.check_known().is_err() || self.followers.check_known().is_err() {
             return Ok(Vec::new());
         }
-        // Nor is what a volume has that is not open: what the others have besides may be all that
-        // there is to go back to.
+        // The snapshots of a volume that is not open are unknown as well. The snapshots of the
+        // others may be the only ones to return to.
         if members.len() < group.volumes.len() {
             return Ok(Vec::new());
         }
@@ -388,7 +389,7 @@ impl Server {
                     || !self.mounts.of(|of, shows| of == member.open.name && shows == shown).is_empty()
             })
         };
-        // Of all volumes or of none: a part of it is nothing to go back to.
+        // From all volumes or from none: a part of a snapshot of the group cannot be restored.
         let goes = |(snapshot, stays): &(&api::GroupSnapshot, bool)| {
             !stays && snapshot.kept_for.is_empty() && !needed(&snapshot.name)
         };
@@ -396,8 +397,8 @@ impl Server {
         Ok(gone.map(|(snapshot, _)| snapshot.name.clone()).collect())
     }
 
-    /// Deletes the snapshots of a group that need not stay, by what its owner has said by now: the
-    /// commands around the one that was just made may have taken minutes.
+    /// Deletes the snapshots of a group that need not stay, by the current settings: the commands
+    /// around the new snapshot may have taken minutes.
     fn thin_group(&self, name: &str) -> Result<(), ServerError> {
         let group = self.groups.get(name)?;
         if !group.is_timed() {
@@ -424,7 +425,7 @@ impl Server {
         is_together && group.shown.is_none()
     }
 
-    /// What is wrong with groups.
+    /// The problems of all groups.
     pub(crate) fn group_problems(&self) -> Vec<api::Problem> {
         let mut problems = Vec::new();
         for group in self.list_groups() {
@@ -437,7 +438,7 @@ impl Server {
         problems
     }
 
-    /// What is wrong with a group as a whole.
+    /// The problems of a group as a whole.
     fn problems_of_group(&self, group: &api::Group, tell: &mut dyn FnMut(String, String)) {
         let name = &group.name;
         if let Some(failover) = group.failover.as_ref().filter(|failover| !failover.left.is_empty()) {
@@ -493,13 +494,12 @@ impl Server {
     }
 }
 
-/// What is wrong with the volumes of a group: some follow a source and others do not, or are not
-/// there.
+/// The problems of the volumes of a group: some follow a source and others do not, or are missing.
 fn problems_of_members(group: &api::Group, tell: &mut dyn FnMut(String, String)) {
     let name = &group.name;
     let follows: Vec<&str> = group.members.iter().filter(|m| m.follows).map(|m| m.volume.as_str()).collect();
     let is_timed = group.every_ms.is_some() || group.cron.is_some();
-    // Of one whose volumes all follow the other side has a schedule, until the roles change.
+    // If all volumes of a group follow, the other side has a schedule, until the roles change.
     if is_timed && !follows.is_empty() && follows.len() < group.members.len() {
         tell(
             format!(

@@ -1,4 +1,4 @@
-//! Answers of the API: what a handler returns, the form of errors, and the threads that do the
+//! Answers of the API: the results of handlers, the form of errors, and the threads that do the
 //! work.
 
 use std::sync::Arc;

@@ -17,10 +17,11 @@ use crate::daemon::error::DaemonError;
 use crate::error::ServerError;
 use crate::http::answer::Refusal;
 
-/// How long a refusal takes.
+/// The duration of a refusal.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a request must carry: the token, or what a browser has that signed in with it.
+/// The credentials that a request must carry: the token, or those of a browser that signed in with
+/// it.
 #[derive(Clone)]
 pub(crate) struct Bearer {
     token: Arc<str>,
@@ -72,7 +73,7 @@ pub(super) async fn demand_token(
         known.note();
         next.run(request).await
     } else {
-        // Who guesses gets no answer sooner; the place is one that others may take meanwhile.
+        // A client that guesses gets no answer sooner; another client may take its place meanwhile.
         tokio::time::sleep(REFUSAL_PAUSE).await;
         let mut refused = Refusal::from(ServerError::Daemon(DaemonError::Unauthorized)).into_response();
         refused.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

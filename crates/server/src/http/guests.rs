@@ -1,9 +1,9 @@
-//! Who comes to the API: only so many at a time, and for long only who has shown the token, or uses
-//! the control socket. Each connection takes a descriptor of those that the server needs for all
-//! else.
+//! The connections to the API. Their number is limited. A connection stays open for long only after
+//! it has shown the token, or on the control socket. Each connection takes one of the file
+//! descriptors that the server needs for all else.
 //!
-//! Connections that have shown nothing make room for each other ([`Lobby`]). The others have places
-//! of their own: when those are taken, the connection on which nothing was asked for longest is
+//! Connections without valid credentials make room for each other ([`Lobby`]). The others have
+//! places of their own: when those are taken, the connection with the oldest last request is
 //! closed.
 
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
-/// How long one may go without the token, whatever he says meanwhile.
+/// The longest life of a connection without the token, whatever it sends.
 const UNKNOWN_MAX: Duration = Duration::from_secs(10);
 
 /// The connections of one listener.
@@ -33,21 +33,21 @@ struct Table {
     next: u64,
     lobby: Lobby,
     known_max: usize,
-    /// Those that have shown what was asked for, and when something was asked on them.
+    /// Connections with valid credentials, and the time of the last request on each.
     known: HashMap<u64, Instant>,
     /// Dropping one closes its connection.
     ends: HashMap<u64, oneshot::Sender<()>>,
 }
 
 impl Guests {
-    /// Places for so many connections that have shown nothing, and so many others.
+    /// Makes `unknown_max` places for connections without credentials, and `known_max` for others.
     fn new(unknown_max: usize, known_max: usize) -> Arc<Self> {
         let lobby = Lobby::new(unknown_max);
         let (known, ends) = (HashMap::new(), HashMap::new());
         Arc::new(Self(Mutex::new(Table { next: 0, lobby, known_max: known_max.max(1), known, ends })))
     }
 
-    /// Lets a connection in, or says how long there is no place for it.
+    /// Admits a connection, or returns how long it must wait for a place.
     fn enter(&self, from: Option<IpAddr>) -> Result<(u64, oneshot::Receiver<()>), Duration> {
         let mut table = self.0.lock();
         let now = Instant::now();
@@ -68,7 +68,7 @@ impl Guests {
         Ok((id, ended))
     }
 
-    /// A connection has shown what was asked for, and asks for something.
+    /// A connection has shown its credentials, and sends a request.
     fn know(&self, id: u64) {
         let mut table = self.0.lock();
         if !table.ends.contains_key(&id) {
@@ -152,16 +152,16 @@ impl Origin for tokio::net::unix::SocketAddr {
     }
 }
 
-/// A listener that lets no more in than there is room for.
+/// A listener that admits only as many connections as there are places.
 pub(super) struct Door<L> {
     listener: L,
     guests: Arc<Guests>,
-    /// Whoever can connect may ask.
+    /// Any client that can connect may send requests.
     trusts: bool,
 }
 
 impl<L> Door<L> {
-    /// Who comes must show the token.
+    /// Clients must show the token.
     pub(super) fn guarded(listener: L, places: usize) -> Self {
         Self { listener, guests: Guests::new(places, places), trusts: false }
     }
@@ -300,7 +300,7 @@ mod tests {
         let (second, mut second_end) = enter().unwrap();
         assert!(enter().is_err(), "none is cut off at once");
         guests.spoke(first);
-        // Somebody else does not wait for those.
+        // Another client does not wait for those.
         let (third, mut third_end) = guests.enter(other).unwrap();
         assert!(second_end.try_recv() == Err(oneshot::error::TryRecvError::Closed), "the silent one goes");
         guests.know(second);

@@ -1,8 +1,7 @@
-//! The mirrors of which this server is the source: what is remembered of them, and what they look
-//! like.
+//! The mirrors of which this server is the source: the remembered state, and their display.
 //!
-//! What a mirror needs is in the volume. `followers.json` says whose it is and how its owner wants
-//! it; what is lost of it is learnt again when the destination comes.
+//! The data that a mirror needs is in the volume. `followers.json` has its owner and the owner's
+//! settings. A lost entry is learnt again from the next connection of the destination.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,8 +22,8 @@ use crate::state::Unread;
 
 mod commands;
 
-/// Following is written down again when nothing but the time of the last contact changed, at least
-/// so often.
+/// The longest time until the followers are saved again if only the times of their last contacts
+/// changed.
 const WRITE_EVERY: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +78,7 @@ impl From<DepartedEntry> for Departure {
     }
 }
 
-/// A failover of a mirror that was let go of.
+/// A failover of a mirror that was forgotten.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Forgotten {
     volume: [u8; 16],
@@ -136,13 +135,12 @@ impl From<KnownFollower> for Follower {
 pub(crate) struct Followers {
     path: PathBuf,
     written: Mutex<FollowersDocument>,
-    /// Whose they are is not known: nothing is let go that one may need, and nothing is written
-    /// down.
+    /// The owners are unknown: nothing that a mirror may need is released, and nothing is saved.
     unread: Mutex<Option<Unread>>,
 }
 
 impl Followers {
-    /// The file in `dir`, and the source that remembers what it says.
+    /// The file in `dir`, and the source that remembers its content.
     pub(crate) fn open(dir: &Path) -> Result<(Self, Source), ServerError> {
         let path = dir.join("followers.json");
         let source = Source::new();
@@ -151,7 +149,7 @@ impl Followers {
         Ok((followers, source))
     }
 
-    /// Takes in what the file says by now.
+    /// Loads the current content of the file.
     pub(crate) fn read(&self, source: &Source) {
         let (document, unread) = state::known::<FollowersDocument>(&self.path);
         let document = document.unwrap_or_default();
@@ -171,7 +169,7 @@ impl Followers {
         state::refuse_unread(self.unread.lock().as_ref())
     }
 
-    /// Writes down what the source knows, if it is worth it.
+    /// Saves the knowledge of the source, if it has changed enough.
     pub(crate) fn keep(&self, source: &Source) {
         if self.check_known().is_err() {
             return;
@@ -201,7 +199,7 @@ impl Followers {
 
 fn follower(volume: &str, mirror: &MirrorAtSource, base: Option<String>) -> api::Follower {
     let ms = |at: Timestamp| at.0 / 1_000_000;
-    // The first change is told as a time before the moment at which it was looked for, whatever the
+    // The first change is reported as a time before the moment of the search for it, whatever the
     // wall clock shows by now.
     let since = |behind: Behind| behind.first_change.map_or(Duration::ZERO, |first| behind.now.since(first));
     let lag = mirror.behind.map(since);

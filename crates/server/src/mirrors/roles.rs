@@ -1,10 +1,10 @@
-//! Changes of role as the server carries them out: resync, reverse, failback, and the news of a
+//! Changes of role as the server executes them: resync, reverse, failback, and the news of a
 //! failover.
 //!
-//! The volume alone says what it is (`cairn_volume`: its role and what it shows). `mirror.json`
-//! says who the other side is, how the present roles came about, and what was decided about an own
-//! head. It is written before the volume changes, so that a volume never follows somebody unknown:
-//! what it says too early is without effect, as the volume's role decides.
+//! Only the volume decides its state (`cairn_volume`: its role and the image that it shows).
+//! `mirror.json` names the other side, the origin of the present roles, and the decision about an
+//! own head. It is written before the volume changes, so that a volume never follows an unknown
+//! side. An entry that is too early has no effect, because the volume's role decides.
 
 use std::fs;
 use std::fs::{File, Metadata, TryLockError};
@@ -37,26 +37,26 @@ use crate::work::jobs::Progress;
 mod commands;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Updates with which a mirror catches up before the source is asked to stop, at most.
+/// Largest number of updates with which a mirror catches up before it asks the source to stop.
 pub(super) const CATCH_UP: usize = 3;
 /// An update of no more than this is little enough for the stop: 4 MiB.
 pub(super) const LITTLE: u64 = 4 << 20;
 
-/// A side that takes writes tells the other one so, as long as that has not come as a mirror for so
-/// long: it may have been put back from a backup since it heard of it, or have lost what it knew of
-/// its mirrors.
+/// A side that takes writes reports that to the other one, unless the other one has come as a
+/// mirror within this time. The other side may have been restored from a backup since, or may have
+/// lost the list of its mirrors.
 const COMES_WITHIN_MS: u64 = 60_000;
 
-/// What a side that was given a role gets to take it, before it is asked.
+/// The time that a side has to take over a role from here, before it gets a question.
 const TAKES_OVER_MS: u64 = 3_000;
 
-/// What was known of a volume before it was to follow a side.
+/// The knowledge about a volume before it was to follow a side.
 struct Before {
     /// How the present roles of the two had come about.
     change: Option<Changed>,
     /// It was no mirror.
     is_new: bool,
-    /// What it has to do with yet another side.
+    /// Its relation to another side.
     other: Option<Arc<Relation>>,
 }
 
@@ -153,10 +153,10 @@ impl Mirrors {
                 }
             }
             let mut live = mine.live.lock();
-            // Who has heard of it need not answer.
+            // A side that has received the news need not answer.
             live.unanswered = told.err().filter(|_| !changed.told).map(|error| error.body());
         };
-        // Without a thread it is told another time.
+        // Without a thread, a later call reports it.
         let _ = std::thread::Builder::new().name("tell".to_owned()).spawn(tell);
     }
 
@@ -170,8 +170,8 @@ impl Mirrors {
         })
     }
 
-    /// Asks whether the other side has taken over that was given the role here, on a thread of its
-    /// own, until it has: a mirror without a schedule would not hear of it.
+    /// Asks the other side whether it has taken over the role that was handed to it, on a thread of
+    /// its own, until it has: a mirror without a schedule would not learn it otherwise.
     pub(super) fn ask_for_heir(self: &Arc<Self>, relation: &Arc<Relation>) {
         let given_ms = {
             let document = relation.document.lock();
@@ -207,7 +207,7 @@ impl Mirrors {
             live.taken_over = said.as_ref().is_ok_and(|said| said.role == Role::Normal);
             live.unanswered = said.err().map(|error| error.body());
         };
-        // Without a thread it is asked another time.
+        // Without a thread, a later call asks.
         let _ = std::thread::Builder::new().name("heir".to_owned()).spawn(ask);
     }
 
@@ -229,7 +229,7 @@ impl Mirrors {
         Changed { kind, at_ms: now_ms(&*self.clock), told: kind != Change::Failover }
     }
 
-    /// Asks the other side, and counts what this side has that it does not.
+    /// Asks the other side, and counts the data that only this side has.
     fn compare_sides(&self, relation: &Relation) -> Result<(Standing, Divergence), ServerError> {
         let standing = self.talk(relation, |client| relation.destination.standing(client, None))?;
         if standing.id != relation.destination.volume().id() {
@@ -239,7 +239,7 @@ impl Mirrors {
         Ok((standing, divergence))
     }
 
-    /// Makes a volume follow the other side, after the decision about what it alone has.
+    /// Makes a volume follow the other side, after the decision about its own data.
     fn resync(
         &self,
         relation: &Arc<Relation>,
@@ -257,8 +257,8 @@ impl Mirrors {
         })
     }
 
-    /// Gives way if the volume takes writes, or gives up an image that the other side does not have
-    /// any more, and brings the other's image.
+    /// Gives up the writer role if the volume takes writes, or gives up an image that the other
+    /// side no longer has. Then brings the other's image.
     fn follow_other(
         &self,
         relation: &Arc<Relation>,
@@ -268,7 +268,7 @@ impl Mirrors {
     ) -> Result<(), ServerError> {
         progress.phase("asking the other side");
         let own = open.volume.own_head();
-        // What was to be dropped and is kept now is not dropped.
+        // A head that was to be dropped and is to be spilled now is not dropped.
         let as_decided = |decision: &Decision| wish.spill.is_none() || decision.spill == wish.spill;
         let decided = |head: &Snapshot| {
             let decision = relation.document.lock().decision.clone();
@@ -351,8 +351,8 @@ impl Mirrors {
         // Clients are not cut off for a file that can't be written.
         let spill = Spill::begin(wish.spill.as_deref(), !took_writes)?;
         let before = self.take_place(relation)?;
-        // What programs wrote and the kernel still holds belongs to the head; afterwards it would
-        // be refused.
+        // Writes of programs that the kernel still holds belong to the head; later they would be
+        // refused.
         open.collect();
         let gave_way = relation.destination.give_way(standing).map_err(failed);
         let head = gave_way.inspect_err(|_| self.not_given_way(relation, &before))?;
@@ -377,7 +377,7 @@ impl Mirrors {
         open.stop_keeping();
         let has_it = standing.snapshots.iter().any(|(id, _)| *id == head.id);
         if !is_lost(&divergence) && !took_writes && has_it {
-            // What was handed over: the other side goes on from it.
+            // After a handover the other side continues from it.
             return Ok(());
         }
         let spill = self.spill_as_wished(relation, (standing, &divergence), &head, progress, spill)?;
@@ -385,8 +385,8 @@ impl Mirrors {
         self.keep(relation, |document| document.decision = Some(decision))
     }
 
-    /// Writes down that a volume follows that side from now on. Where it has to do with another one
-    /// so far, nothing of that is begun or written down any more.
+    /// Records that a volume follows that side from now on. If it has a relation to another side so
+    /// far, that relation starts nothing and saves nothing any more.
     fn take_place(&self, relation: &Arc<Relation>) -> Result<Before, ServerError> {
         let known = self.relations.lock().get(&relation.name).cloned();
         let (is_new, other) = (known.is_none(), known.filter(|known| !Arc::ptr_eq(known, relation)));
@@ -404,8 +404,8 @@ impl Mirrors {
         Ok(Before { change, is_new, other })
     }
 
-    /// It takes writes as before, and is no mirror if it was none, and that of another side if it
-    /// was that.
+    /// The volume takes writes as before. It is not a mirror if it was none, and is that of another
+    /// side if it was that.
     fn not_given_way(&self, relation: &Relation, before: &Before) {
         let takes_writes =
             relation.is_failed_over() && relation.destination.volume().status().latched.is_none();
@@ -432,7 +432,8 @@ impl Mirrors {
         }
     }
 
-    /// The file that has what is given up, where there is something and that was wished.
+    /// The file with the data that is given up, if there is such data and the user asked for a
+    /// file.
     fn spill_as_wished(
         &self,
         relation: &Relation,
@@ -449,8 +450,8 @@ impl Mirrors {
         Ok(Some(path))
     }
 
-    /// Writes what is given up to a file, an image dump, which has its name only when it is whole
-    /// and durable.
+    /// Writes the data that is given up to a file, an image dump, which gets its name only when it
+    /// is whole and durable.
     fn spill(
         &self,
         relation: &Relation,
@@ -460,8 +461,8 @@ impl Mirrors {
         progress: &Progress,
     ) -> Result<(), ServerError> {
         let Some(file) = &spill.file else {
-            // Of an attempt that was cut off right after it? And one that opens with what the other
-            // side has now, which keeps that.
+            // It may be from an attempt that was interrupted right after it. A spill that opens
+            // with the data that the other side has now also keeps that data.
             return if is_spill_of(&spill.path, relation, head, base) { Ok(()) } else { Err(spill.taken()) };
         };
         let written = |error| ServerError::path("write", &spill.unfinished)(error);
@@ -542,8 +543,8 @@ impl Mirrors {
         }
     }
 
-    /// Changes a role. How it came about is written down before, and if it fails what was there is
-    /// again: a side that has taken over is not to forget that as it could not give way.
+    /// Changes a role. Its origin is recorded first. After a failure the previous record is
+    /// restored: a side that has taken over must not forget that because it could not follow.
     pub(super) fn change_role<T>(
         &self,
         relation: &Relation,
@@ -555,8 +556,8 @@ impl Mirrors {
         act().inspect_err(|_| self.take_back_change(relation, before))
     }
 
-    /// It was changed to nothing. Not of a volume that failed in the middle of it, of which only
-    /// the next start knows what it is.
+    /// Reverts the record of a change that did not happen. Not for a volume that failed in the
+    /// middle of it: only its next start shows its role.
     fn take_back_change(&self, relation: &Relation, before: Option<Changed>) {
         if relation.destination.volume().status().latched.is_some() {
             return;
@@ -566,7 +567,7 @@ impl Mirrors {
         }
     }
 
-    /// Changes what is written down of a mirror.
+    /// Changes the saved state of a mirror.
     pub(super) fn keep(
         &self,
         relation: &Relation,
@@ -581,7 +582,7 @@ impl Mirrors {
     }
 }
 
-/// A file for what is given up. While it is written it has another name, and is locked: another
+/// A file for the data that is given up. During writing it has another name and is locked: another
 /// volume that is to be spilled to the same file does not write into it.
 struct Spill {
     path: PathBuf,
@@ -615,7 +616,7 @@ impl Spill {
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         let own = file.metadata().map_err(failed)?;
-        // Who had it before may have given it its name since it was opened.
+        // Its previous writer may have renamed it since it was opened.
         let is_it = |there: Metadata| (own.dev(), own.ino()) == (there.dev(), there.ino());
         if !fs::metadata(&spill.unfinished).is_ok_and(is_it) {
             return Err(busy());
@@ -633,7 +634,7 @@ impl Spill {
 }
 
 impl Drop for Spill {
-    /// One that was not needed, or not finished, goes.
+    /// Deletes a file that was not needed, or not finished.
     fn drop(&mut self) {
         if self.file.is_some() {
             let _ = fs::remove_file(&self.unfinished);
@@ -647,8 +648,8 @@ impl Relation {
     }
 }
 
-/// Whether something was noted within that time, by the wall clock. What is of a time to come was
-/// noted by one that was ahead, and may be as old as that was.
+/// Whether an event was noted within that time, by the wall clock. A time in the future comes from
+/// a clock that was ahead, and may be as old as that clock was ahead.
 fn is_recent(at_ms: u64, now_ms: u64, within_ms: u64) -> bool {
     now_ms.abs_diff(at_ms) < within_ms
 }
@@ -658,13 +659,13 @@ fn is_lost(divergence: &Divergence) -> bool {
     divergence.head || !divergence.snapshots.is_empty()
 }
 
-/// Whether an update failed as what is shown here is not at the other side.
+/// Whether an update failed because the other side does not have the image shown here.
 fn has_parted(error: &ServerError) -> bool {
     let ServerError::Mirrors(MirrorsError::Mirror { source, .. }) = error else { return false };
     matches!(**source, MirrorError::Refused(Refusal::Diverged(_)))
 }
 
-/// Refuses what would have to compare all blocks, unless that is wished.
+/// Refuses an action that would have to compare all blocks, unless the user asked for that.
 fn refuse_without_common(
     relation: &Relation,
     standing: &Standing,

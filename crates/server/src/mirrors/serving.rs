@@ -1,4 +1,4 @@
-//! The source's side of mirrors: a listener, TLS, the decision who may, and a thread for each
+//! The source's side of mirrors: a listener, TLS, the decision on access, and a thread for each
 //! connection.
 
 use std::collections::HashMap;
@@ -31,27 +31,27 @@ use crate::peers::{Peers, tls, wire};
 use crate::volumes::Volumes;
 use crate::work::background;
 
-/// A peer that says nothing for so long before it is admitted is cut off; nobody ties up a thread
-/// for nothing.
+/// A peer that sends nothing for this time before its admission is disconnected. Idle connections
+/// must not hold threads.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
-/// And who is not admitted by then, whatever he says: there are places for so many.
+/// A peer that is not admitted by then is disconnected, whatever it sends: the places are limited.
 const HELLO_LONGEST: Duration = Duration::from_secs(20);
-/// One peer has at most one in so many of the places for peers that were let in.
+/// One peer gets at most the places for admitted peers divided by this.
 const PEER_PART: usize = 2;
-/// How often a connection that waits for a place looks whether the server ends.
+/// The interval at which a connection that waits for a place checks whether the server ends.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The connections, to cut them off at the end or in favour of others.
 struct Connections {
     by_number: HashMap<u64, Connection>,
-    /// Those whose peer was not let in yet. They make room for each other, and take none from peers
-    /// that were.
+    /// Connections whose peer is not admitted yet. They make room for each other, and take no place
+    /// from admitted peers.
     lobby: Lobby,
 }
 
 struct Connection {
     stream: TcpStream,
-    /// Who was let in.
+    /// The admitted peer.
     peer: Option<Fingerprint>,
 }
 
@@ -70,7 +70,7 @@ impl Connections {
                 next: "retry later, or abort another transfer with `cairn mirror abort`",
             });
         }
-        // Of one that was closed in favour of another the number is not there any more.
+        // If the connection was closed in favour of another, its number no longer exists.
         if let Some(connection) = self.by_number.get_mut(&number) {
             connection.peer = Some(peer);
         }
@@ -92,7 +92,7 @@ struct Shared {
     volumes: Arc<Volumes>,
     clock: Arc<dyn Clock>,
     source: Arc<cairn_mirror::Source>,
-    /// A peer that neither takes nor gives a byte for so long in a transfer is gone.
+    /// A peer that neither takes nor gives a byte for this time in a transfer is disconnected.
     patience: Duration,
     followers: Arc<Followers>,
     mirrors: Arc<Mirrors>,
@@ -158,7 +158,7 @@ impl Source {
         Ok(Self { shared, address, thread })
     }
 
-    /// Takes no more connections, and cuts off those that are.
+    /// Accepts no more connections, and cuts off the existing ones.
     pub(crate) fn end(self) {
         self.shared.ending.store(true, Ordering::Release);
         for connection in self.shared.connections.lock().by_number.values() {
@@ -170,10 +170,10 @@ impl Source {
         }
     }
 
-    /// Listens at an address of this machine as well, at the same port, and says which one that is.
-    /// `None` when it does already.
+    /// Listens at an address of this machine as well, at the same port, and returns that address.
+    /// Returns `None` if it already listens there.
     pub(crate) fn opener(&self) -> impl Fn(IpAddr) -> io::Result<Option<SocketAddr>> + Send + Sync + 'static {
-        // Not for ever: what it shares has the mirrors, who have this.
+        // Weak, because the shared state has the mirrors, which have this function.
         let (shared, main) = (Arc::downgrade(&self.shared), self.address);
         move |ip: IpAddr| {
             let Some(shared) = shared.upgrade() else { return Ok(None) };
@@ -274,9 +274,9 @@ fn make_room(shared: &Shared, from: IpAddr, number: u64, stream: TcpStream) -> b
     }
 }
 
-/// Talks on a connection. `own` is the number of it; and then those that are to be forgotten when
-/// this returns: none when the connection went to the first one of its bundle, and all of them at
-/// that.
+/// Serves a connection. `own` is its number at first, and then the numbers to forget when this
+/// returns: none if the connection was handed to the first one of its bundle, all numbers of the
+/// bundle if this is the first one.
 fn converse(stream: TcpStream, number: u64, shared: &Shared, own: &mut Vec<u64>) -> Result<(), ServerError> {
     let address = stream.peer_addr().map(|peer| peer.to_string()).unwrap_or_default();
     let hello_patience = HELLO_PATIENCE.min(shared.patience);
@@ -289,7 +289,7 @@ fn converse(stream: TcpStream, number: u64, shared: &Shared, own: &mut Vec<u64>)
         false => ServerError::Peers(PeersError::PeerGone { address: address.clone(), source }),
     };
     stream.set_nodelay(true).map_err(cut)?;
-    // Who says something at least keeps his place before those who say nothing.
+    // A peer that sends a byte at least keeps its place before silent ones.
     stream.set_read_timeout(Some(hello_patience)).map_err(cut)?;
     stream.peek(&mut [0]).map_err(cut)?;
     shared.connections.lock().lobby.spoke(number);
@@ -375,7 +375,7 @@ fn converse(stream: TcpStream, number: u64, shared: &Shared, own: &mut Vec<u64>)
 
 /// One connection from a destination.
 type DestinationLane = StreamOwned<ServerConnection, Watched<TcpStream>>;
-/// Whose bundle, and which.
+/// The peer of a bundle, and its key.
 type BundleKey = (Fingerprint, String);
 
 /// A connection with its number.
@@ -418,7 +418,7 @@ impl Gathering {
     fn join(&self, key: &BundleKey, index: u32, own: &mut Vec<u64>, stream: DestinationLane) {
         let mut waiting = self.waiting.lock();
         let place = waiting.get_mut(key).and_then(|others| others.get_mut(index as usize - 1));
-        // Nobody waits for it any more, otherwise.
+        // Otherwise no connection waits for it any more.
         if let (Some(place @ None), Some(number)) = (place, own.first()) {
             *place = Some((*number, stream));
             own.clear();
@@ -456,8 +456,8 @@ fn admit(hello: &Hello, stream: &DestinationLane, shared: &Shared) -> Result<Fin
     if let Some(credential) = &hello.credential
         && shared.volumes.get(&hello.volume).is_err()
     {
-        // A mistyped volume must not use the token up, and only who has a token learns what there
-        // is.
+        // A mistyped volume must not use the token up, and only the holder of a token learns the
+        // names of volumes.
         shared.peers.knows(certificate, credential, &hello.volume)?;
         shared.volumes.get(&hello.volume)?;
     }

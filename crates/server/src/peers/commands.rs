@@ -27,7 +27,7 @@ impl Server {
         })
     }
 
-    /// Ends the access of a peer, and lets go of what was kept for its mirrors.
+    /// Ends the access of a peer, and releases the data kept for its mirrors.
     pub(crate) fn revoke_peer(&self, id: &str) -> Result<(), ServerError> {
         let Some(gone) = self.peers.revoke(id)? else { return Ok(()) };
         let name = transfer::peer_digits(gone);
@@ -41,13 +41,13 @@ impl Server {
                 let mirrors = self.mirrors_of(open).map_err(&failed)?;
                 let mut own = mirrors.iter().filter(|mirror| mirror.peer() == name).peekable();
                 if own.peek().is_some() {
-                    // It would wait with what all mirrors need, and the others with it.
+                    // It would wait while holding state that all mirrors need, and block them too.
                     open.refuse_if_floor_leaves_no_room()?;
                 }
                 own.try_for_each(|mirror| self.source.forget(&open.volume, &mirror.name).map_err(&failed))
             };
-            // What is kept in one volume is no reason to keep it in another. It is listed, with how
-            // it is let go.
+            // A failure in one volume is no reason to keep the data in another. It is listed, with
+            // the way to release it.
             kept = kept.and(let_go());
         }
         self.followers.keep(&self.source);

@@ -53,7 +53,7 @@ impl Server {
         })
     }
 
-    /// Sets a schedule, or says what that would do.
+    /// Sets a schedule, or reports the effect of doing so.
     pub(crate) fn set_schedule(
         &self,
         volume: &str,
@@ -66,7 +66,7 @@ impl Server {
         let mut plan = plan_of(label, request, self.now_ms())?;
         let mut plans = open.schedules.plans.lock();
         let old = plans.iter().position(|plan| plan.label == label);
-        // What ran on time stays on time: the last run counts for the new timetable too.
+        // Keep the time of the last run: it counts for the new timetable too.
         plan.last_ms = old.and_then(|at| plans[at].last_ms);
         if !request.dry_run {
             let mut changed = plans.clone();
@@ -126,7 +126,7 @@ impl Server {
                 tracing::warn!(volume = open.name, label = plan.label, %error, "a scheduled snapshot failed");
             }
             let mut plans = open.schedules.plans.lock();
-            // It may have been set anew or removed meanwhile.
+            // It may have been replaced or removed meanwhile.
             if let Some(kept) = plans.iter_mut().find(|kept| kept.label == plan.label) {
                 (kept.last_ms, kept.put_back_ms) = (Some(now_ms), None);
                 kept.problem = outcome.err().map(|error| error.to_string());
@@ -144,7 +144,7 @@ impl Server {
             let time = timetable::in_zone(at_ms, Tz::UTC).map(|at| at.format(TIME_FORMAT).to_string());
             format!("{}.{}", plan.label, time.unwrap_or_default())
         };
-        // A clock that was put back by whole hours shows the seconds of earlier runs again.
+        // A clock that was set back by whole hours shows the seconds of earlier runs again.
         let mut name = named_at(now_ms);
         for later_s in 1..NAMES_TRIED {
             if open.volume.snapshot_named(&name).is_none() {
@@ -155,8 +155,8 @@ impl Server {
         let full = format!("{}@{name}", open.name);
         let make = || open.volume.create_snapshot(&name);
         open.snapshot_with(make)?.map_err(named(&open.name, &full))?;
-        // The commands around it may have taken minutes: what its owner has said meanwhile holds
-        // for what goes, and once it is ended all stay.
+        // The commands around it may have taken minutes. The present settings decide which
+        // snapshots are deleted. If the schedule was ended meanwhile, all stay.
         let plans = open.schedules.plans.lock().clone();
         let Some(plan) = plans.iter().find(|now| now.label == plan.label) else { return Ok(()) };
         let snapshots = snapshots_of(&plan.label, &open.volume);
@@ -186,12 +186,12 @@ impl Server {
         Ok(())
     }
 
-    /// What a schedule would have made some time from now.
+    /// The snapshots that a schedule would have some time from now.
     pub(crate) fn simulate_schedule(&self, request: &api::Simulate) -> Result<api::Simulation, ServerError> {
         simulated(request, self.now_ms())
     }
 
-    /// What is wrong with schedules.
+    /// The problems of schedules.
     pub(crate) fn schedule_problems(&self) -> Vec<api::Problem> {
         let mut problems = Vec::new();
         for open in self.volumes.all() {

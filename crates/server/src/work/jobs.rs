@@ -19,7 +19,7 @@ const MAX_REMEMBERED: usize = 256;
 /// As long is a job waited for at most: a server that stops waits for its answers.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How far a job is; cheap enough to be told with every record.
+/// The progress of a job; cheap enough to be reported with every record.
 pub(crate) struct Progress {
     clock: Arc<dyn Clock>,
     phase: Mutex<(&'static str, Duration)>,
@@ -45,7 +45,7 @@ impl Progress {
         }
     }
 
-    /// A new phase begins; the same phase goes on.
+    /// Begins a new phase; the same phase continues.
     pub(crate) fn phase(&self, name: &'static str) {
         let mut phase = self.phase.lock();
         if phase.0 != name {
@@ -55,7 +55,7 @@ impl Progress {
         }
     }
 
-    /// So far, of so many; 0 when that is not known.
+    /// Sets the bytes done and the total; 0 if that is unknown.
     pub(crate) fn bytes(&self, done: u64, total: u64) {
         self.done_bytes.store(done, Ordering::Relaxed);
         self.total_bytes.store(total, Ordering::Relaxed);
@@ -66,7 +66,7 @@ impl Progress {
         self.notes.lock().push(what);
     }
 
-    /// What the work waits for, if anything; threads beside it may write it.
+    /// The cause for which the work waits, if any; threads beside it may write it.
     pub(crate) fn waiting(&self) -> &Arc<Mutex<Option<String>>> {
         &self.waiting
     }
@@ -100,7 +100,7 @@ struct Record {
     progress: Arc<Progress>,
     started: Duration,
     state: Mutex<(Outcome, Duration)>,
-    /// Set once the state tells what became of it.
+    /// Set once the state has the outcome.
     over: watch::Sender<bool>,
 }
 
@@ -172,11 +172,11 @@ impl Jobs {
         Ok(record.show(self.clock.monotonic()))
     }
 
-    /// Waits until a job is over, `within` or [`WAIT_MAX`] at most; not at all where there is no
-    /// such job.
+    /// Waits until a job is over, `within` or [`WAIT_MAX`] at most; not at all if the job does not
+    /// exist.
     pub(crate) async fn over(&self, id: &str, within: Duration) {
         let Some(mut over) = self.find(id).map(|record| record.over.subscribe()) else { return };
-        // Late or not, how it is then is told.
+        // After a time-out the current state is reported as well.
         let _ = tokio::time::timeout(within.min(WAIT_MAX), over.wait_for(|over| *over)).await;
     }
 
@@ -289,7 +289,7 @@ mod tests {
             over(&job, LONG);
         });
         assert_eq!(jobs.show(&job).expect("it is there").state, api::JobState::Done);
-        // Also for those who ask later.
+        // Also for later requests.
         over(&job, LONG);
         assert!(began.elapsed() < LONG);
     }

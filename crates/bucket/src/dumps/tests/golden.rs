@@ -1,7 +1,7 @@
 //! A bucket of each released version of the format, as files: listed, opened and restored.
 //!
-//! `CAIRN_WRITE_GOLDEN_BUCKET=1` writes the one of this version, where there is none yet. One that
-//! is there is never changed.
+//! `CAIRN_WRITE_GOLDEN_BUCKET=1` writes the bucket of this version if it does not exist yet. An
+//! existing one is never changed.
 
 use std::path::PathBuf;
 
@@ -55,7 +55,7 @@ fn golden_buckets_are_listed_opened_and_restored() {
     let dumps = dumps_in(store);
     let listing = dumps.list(None, &never()).expect("a listing");
     assert!(listing.unreadable.is_empty() && listing.unfinished.is_empty(), "{listing:?}");
-    // How long a packed part is differs between versions of zstd.
+    // The length of a packed part differs between versions of zstd.
     let alike = |index: &DumpIndex| {
         let parts = vec![PartEntry { length: 0, skeleton: 0 }; index.parts.len()];
         DumpIndex { parts, ..index.clone() }

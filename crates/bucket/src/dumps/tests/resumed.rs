@@ -19,7 +19,7 @@ impl Clock for Ticking {
     }
 }
 
-/// Writes or resumes a dump as a server does. `notes` is what survives it.
+/// Writes or resumes a dump as a server does. `notes` is the state that survives it.
 fn attempt(
     store: Arc<dyn Store>,
     source: &Source,

@@ -10,7 +10,7 @@ use cairn_base::Rng;
 const REGION: usize = 1024;
 const NONE: u32 = u32::MAX;
 
-/// A block space whose blocks are used by logical blocks that are overwritten at random.
+/// A block space with live blocks that logical overwrites free at random.
 struct Space {
     place: Vec<u32>,
     used: Vec<bool>,
@@ -18,7 +18,8 @@ struct Space {
     free: Vec<usize>,
     emptiest: BTreeSet<(usize, usize)>,
     unit: usize,
-    /// Where the allocator is: it goes through a unit once, and then chooses the emptiest one.
+    /// The position of the allocator: it uses a unit once from end to end, and then chooses the
+    /// emptiest one.
     at: usize,
 }
 
@@ -44,8 +45,8 @@ impl Space {
         self.emptiest.insert((self.free[number], number));
     }
 
-    /// Writes some blocks into the emptiest units, and then frees where they were: as an image does
-    /// whose base is held until it is in the bucket.
+    /// Writes some blocks into the emptiest units, and then frees their old places. An image does
+    /// the same while its base is held until it is in the bucket.
     fn write(&mut self, blocks: &[u32], put: &mut impl FnMut(usize)) {
         let mut old = Vec::new();
         for block in blocks {

@@ -26,7 +26,7 @@ fn life(images: &BucketImages, models: &[Model]) -> (Vec<u64>, Result<(), Images
     (committed, outcome)
 }
 
-/// Every image that is shown reads as the model says. Returns their numbers.
+/// Every listed image matches the model. Returns their numbers.
 fn shown(memory: &Arc<Memory>, models: &BTreeMap<u64, Model>) -> Vec<u64> {
     let images = images_of(memory.clone(), &clock(), 1, 3);
     let labels = images.images(&never()).expect("a list");
@@ -112,7 +112,7 @@ fn call_that_happens_after_a_takeover_has_no_effect() {
             assert_eq!(shown(&memory, &by_number), [next, 100], "call {call}");
             gate.settle();
             assert_eq!(shown(&memory, &by_number), [next, 100], "call {call} was late");
-            // And whoever comes next cleans it away.
+            // And the next owner cleans it away.
             let images = images_of(memory.clone(), &clock(), 1, 5);
             let mut owner = images.claim("three", NOW, &never()).expect("claimed");
             owner.sweep_orphans(Orphans::All, Duration::ZERO, NOW, &never()).expect("swept");
@@ -140,7 +140,7 @@ fn stalled_owner_commits_nothing_after_a_takeover_at_each_call() {
         let (committed, outcome) = life(&images_of(gate, &clock(), 1, 1), &models);
         let next = next.lock().expect("a takeover");
         let at_takeover = seen.lock().clone().expect("a takeover");
-        // A claim before the one that took over fails; one after it may go through.
+        // A claim before the winning one fails; one after it may succeed.
         match outcome {
             Err(ImagesError::Fenced { .. } | ImagesError::Taken { .. }) => {
                 let newest = at_takeover.last().copied().unwrap_or(0);
@@ -226,7 +226,7 @@ fn image_that_is_committed_during_a_claim_is_seen_by_the_claimer() {
     assert!(committed_between > 1);
 }
 
-/// Calls again what failed once.
+/// Repeats a call that failed once.
 fn twice<T>(mut call: impl FnMut() -> Result<T, ImagesError>) -> T {
     call().or_else(|error| if error.is_fenced() { Err(error) } else { call() }).expect("the second time")
 }

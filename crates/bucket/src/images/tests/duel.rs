@@ -41,7 +41,8 @@ impl Baton {
     fn pass(&self, own: usize) {
         {
             let turns = &mut *self.turns.lock().expect("no panic");
-            // Mostly it goes on: a whole claim or update happens within one call of the other.
+            // Mostly the turn continues: a whole claim or update happens within one call of the
+            // other.
             if turns.rng.one_in(4) {
                 turns.turn = turns.alive[turns.rng.below(turns.alive.len() as u64) as usize];
                 self.passed.notify_all();
@@ -60,7 +61,7 @@ impl Baton {
     }
 }
 
-/// What happened, in order; the models of all images.
+/// The events, in order; the models of all images.
 #[derive(Default)]
 struct Events {
     claimed: u32,

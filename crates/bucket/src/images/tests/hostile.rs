@@ -34,7 +34,7 @@ fn scene() -> Scene {
     Scene { memory, models, seen: images.seen(), old }
 }
 
-/// Reads everything that can be read, as a server that has seen `seen`. Wrong bytes panic.
+/// Reads all readable data, as a server that has seen `seen`. Wrong bytes panic.
 fn read_all(scene: &Scene, seen: Option<Seen>) -> Vec<ImagesError> {
     let images =
         BucketImages::with_tuning(scene.memory.clone(), Arc::new(Alone), VOLUME, seen, Rng::new(2), SMALL);
@@ -86,7 +86,7 @@ fn with(scene: &Scene, name: &Name, bytes: Option<Bytes>) -> Vec<ImagesError> {
     errors
 }
 
-/// The object is named, or the store is found to have gone back.
+/// The object is named, or the store is found to be in an older state.
 fn assert_detected(errors: &[ImagesError], name: &Name, how: &str) {
     assert!(!errors.is_empty(), "{name} was {how}, and nothing was noticed");
     for error in errors {
@@ -95,7 +95,7 @@ fn assert_detected(errors: &[ImagesError], name: &Name, how: &str) {
     }
 }
 
-/// Objects whose change shows in what is served.
+/// Objects whose change affects the served data.
 fn needed(scene: &Scene) -> Vec<Name> {
     let names = scene.memory.names().into_iter();
     names.filter(|name| !with(scene, name, None).is_empty()).collect()
@@ -170,8 +170,8 @@ fn deleted_objects_are_detected_and_named() {
     let mut unnamed = 0;
     for name in needed(&scene) {
         let errors = with(&scene, &name, None);
-        // Without the newest epoch or root the bucket is one that went back. Without its base, the
-        // newest epoch looks as one that never began.
+        // Without the newest epoch or root the bucket looks like one in an older state. Without its
+        // base, the newest epoch looks like one that never began.
         let shown = errors.iter().all(|error| named(error) == Some(&name));
         assert!(
             shown || errors.iter().all(|error| matches!(error, ImagesError::Replayed { .. })),

@@ -1,7 +1,7 @@
-//! A life of two machines at one bucket whose store fails, loses answers, does things late and
+//! A life of two machines at one bucket whose store fails, loses answers, executes calls late and
 //! lists late. From a seed; a failure names it.
 //!
-//! After each step: every image in the list reads byte for byte as the model says; every committed
+//! After each step: every image in the list reads byte for byte as in the model; every committed
 //! image that has not expired is in the list, in order; no owner commits after a later claim was
 //! answered.
 
@@ -299,8 +299,8 @@ impl World {
         self.memory.set_faults(faults);
     }
 
-    /// Everything that is late happens, and another owner cleans up: what images name is there, and
-    /// nothing else.
+    /// All late calls take effect, and another owner cleans up: the bucket has exactly the objects
+    /// that images name.
     fn end(&mut self) {
         self.memory.set_faults(Faults::default());
         self.memory.settle();

@@ -1,4 +1,4 @@
-//! What holds without a fault.
+//! Properties without a fault.
 
 use super::*;
 use crate::Directory;
@@ -99,7 +99,7 @@ fn interrupted_update_is_resumed_by_the_next_owner_and_not_sent_again() {
     again.put_region(15, &blocks_of(&model, 15), &never()).expect("put");
     again.put_region(16, &blocks_of(&model, 16), &never()).expect("put");
     drop(owner);
-    // Another one, which knows what the progress says.
+    // Another one, which knows the recorded progress.
     let mut owner = images.claim("two", NOW, &never()).expect("claimed");
     let other = owner.begin(None, label(2, NOW).id, &never()).expect("begun");
     assert_eq!(other.resumed(), 0, "another image");

@@ -64,11 +64,11 @@ fn snapshots_of_a_volume_are_in_the_bucket_block_by_block() {
             owner = images.claim("two", NOW, &never()).expect("claimed");
         }
         if step > 3 {
-            // Its blocks are used again, by what the bucket has not seen.
+            // New data, which the bucket has not seen, reuses its blocks.
             volume.delete_snapshots(&[snapshots.remove(0)]).expect("deleted");
         }
         if step == 5 {
-            // One that the bucket never sees.
+            // A snapshot that the bucket never sees.
             continue;
         }
         let before = memory.names().iter().filter(|name| name.as_str().contains("/region/")).count();

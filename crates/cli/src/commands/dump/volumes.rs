@@ -239,7 +239,7 @@ impl Cutting {
         let (line, mut own) = (handed.line()?, handed.line()?);
         let work = move || {
             let cut = volumes.cut(from);
-            // Of a dump that failed at the server it is of no use, and does no harm.
+            // For a dump that failed at the server it is useless, and does no harm.
             let told = match &cut {
                 Ok(_) => own.write_all(b"k"),
                 Err(_) => own.shutdown(Shutdown::Both),

@@ -1,8 +1,8 @@
 //! Image dumps in buckets, as commands read and delete them.
 //!
 //! The server has the credentials, and so it reads the bucket: this program gets ranges of objects
-//! through its API, several at a time. What is in them is understood and verified here, as that of
-//! files is.
+//! through its API, several at a time. It decodes and verifies them here, like the content of
+//! files.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +30,7 @@ use crate::output::{Output, ago, coming, note_line, print_besides, print_line, s
 /// Characters of a dump's id that are shown.
 const ID_SHOWN: usize = 8;
 
-/// The bucket, and what is meant in it.
+/// The bucket, and the reference in it.
 fn split(reference: &Path) -> Result<(&str, &str), Failure> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/@".contains(&byte);
     let found = reference.to_str().and_then(|text| text.split_once(':'));
@@ -48,7 +48,7 @@ fn ask(reference: &Path, chain: bool, client: &Client) -> Result<api::BucketDump
     Ok(client.get(&format!("/v1/buckets/{}/dumps?of={of}&chain={chain}", segment(bucket)?))?)
 }
 
-/// What the server says of an error, on its way through readers.
+/// An error of the server, on its way through readers.
 #[derive(Debug)]
 struct Said(ErrorBody);
 
@@ -294,7 +294,7 @@ pub fn list(reference: &Path, client: &Client, output: Output) -> Result<(), Fai
     Err(Failure::silent(PARTLY_DONE))
 }
 
-/// How many dumps of which volumes there are, in a line.
+/// The numbers of dumps and of their volumes, in a line.
 pub fn contents(bucket: &str, client: &Client) -> Result<String, Failure> {
     let found: api::BucketDumps = client.get(&format!("/v1/buckets/{}/dumps", segment(bucket)?))?;
     let mut volumes: BTreeMap<&str, u64> = BTreeMap::new();

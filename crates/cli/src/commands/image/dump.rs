@@ -1,9 +1,9 @@
-//! `cairn image dump`: new ones, those that were cut and go on, and those that are given up.
+//! `cairn image dump`: new dumps, resumed dumps, and dumps that are given up.
 //!
-//! A part has its name only when the dump is whole and on the disk. In which order things happen:
-//! the server writes the parts down before the first byte, under temporary names; when all are
-//! durable they get their names, and then the server is told, which counts the dump from there on.
-//! Cut anywhere, `--resume` finds each part under one of its two names.
+//! A part has its name only when the dump is whole and on the disk. The order is: the server
+//! records the parts before the first byte, under temporary names. When all are durable, this
+//! program gives them their names, and then reports that to the server, which counts the dump from
+//! there on. After any interruption, `--resume` finds each part under one of its two names.
 
 use std::fs::{self, File};
 use std::io::IsTerminal;
@@ -29,12 +29,12 @@ pub fn run(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Fai
     }
 }
 
-/// The dump of a volume that can be gone on with.
+/// The dump of a volume that can be resumed.
 pub fn unfinished(volume: &str, client: &Client) -> Result<Option<api::UnfinishedDump>, Failure> {
     Ok(client.get(&format!("/v1/volumes/{}/image/unfinished", segment(volume)?))?)
 }
 
-/// Gives up the dump that was cut, and deletes what there is of it.
+/// Gives up the interrupted dump, and deletes its files.
 pub fn give_up(volume: &str, client: &Client, output: Output) -> Result<(), Failure> {
     let Some(before) = unfinished(volume, client)? else {
         return Err(ResumeError::NoUnfinishedDump { volume: volume.to_owned() }.into());
@@ -87,7 +87,7 @@ fn plan(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failur
     Ok(())
 }
 
-/// What a dump takes of a bucket.
+/// The cost of a dump in a bucket.
 fn cost(cost: &api::BucketCost) -> String {
     format!(
         "\nin the bucket, at most: {} objects, {} requests that write and {} that read, {}; by list prices of one vendor ${:.2} once and ${:.2} a month",
@@ -100,7 +100,7 @@ fn cost(cost: &api::BucketCost) -> String {
     )
 }
 
-/// Has the server write into a bucket, or go on with that.
+/// Requests a dump into a bucket, or resumes one.
 fn into_bucket(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failure> {
     let volume = segment(&asked.name.volume)?;
     let request = api::DumpRequest { resume: asked.resume, ..request(asked) };
@@ -154,8 +154,8 @@ fn begin(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failu
         true => vec![Target::pipe()?],
         false => Target::open_all(&paths, asked.overwrite, asked.anew)?,
     };
-    // Of those that are named the server empties what is a file, also where another one is a
-    // device. Standard output has no name: what is in it stays.
+    // The server empties the named files, also if another target is a device. Standard output has
+    // no name: its content stays.
     let names = match !to_pipe && targets.iter().any(Target::lasts) {
         true => absolute(&paths)?,
         false => Vec::new(),
@@ -164,7 +164,7 @@ fn begin(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failu
     write(asked, request, targets, before.as_ref(), client, output)
 }
 
-/// Goes on where the dump was cut.
+/// Resumes the interrupted dump.
 fn resume(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failure> {
     let volume = &asked.name.volume;
     let Some(before) = unfinished(volume, client)? else {
@@ -207,8 +207,8 @@ fn resume(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Fail
     write(asked, request, targets, None, client, output)
 }
 
-/// Has the server write into the targets, gives them their names, and says so. `before` is what
-/// this one takes the place of.
+/// Requests the dump into the targets, gives them their names, and reports that. `before` is the
+/// dump that this one replaces.
 fn write(
     asked: &DumpImage,
     request: api::DumpRequest,
@@ -248,8 +248,7 @@ fn write(
     Ok(())
 }
 
-/// A dump came to no end: what there is of it stays as long as the server, where it can be asked,
-/// would go on with it.
+/// A dump was interrupted: its files stay if the server can resume it, or cannot be reached.
 fn cut(mut failure: Failure, volume: &str, lasts: bool, targets: &mut [Target], client: &Client) -> Failure {
     if !lasts {
         return failure;
@@ -290,8 +289,8 @@ fn tell(result: &api::DumpResult, names: &[String], to_pipe: bool, output: Outpu
     }
 }
 
-/// Deletes what there is of a dump that was given up, but for files that another dump has now; what
-/// was deleted.
+/// Deletes the files of a dump that was given up, except for files that another dump has now;
+/// returns the deleted ones.
 fn remove_parts(before: &api::UnfinishedDump, used: &[String]) -> Vec<String> {
     let mut removed = Vec::new();
     for name in before.files.iter().filter(|name| !used.contains(name)) {

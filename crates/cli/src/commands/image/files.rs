@@ -25,7 +25,7 @@ const PRIVATE: u32 = 0o600;
 /// Bytes that are checked at once.
 const PIECE: usize = 1 << 20;
 
-/// Where a part of a dump goes.
+/// The destination of a part of a dump.
 pub struct Target {
     file: File,
     names: Option<Names>,

@@ -100,7 +100,7 @@ pub struct DumpLun {
     pub bytes: u64,
 }
 
-/// What is in a dump, as NBD clients open it.
+/// The content of a dump, as NBD clients open it.
 pub struct DumpExports {
     dump: OpenDump,
     luns: Luns,
@@ -113,7 +113,7 @@ impl DumpExports {
         Self { dump, luns }
     }
 
-    /// All LUNs of the target, then those of each snapshot. What can't be read is left out.
+    /// All LUNs of the target, then those of each snapshot, without the unreadable ones.
     pub fn luns(&self) -> Vec<DumpLun> {
         let volume = &self.dump.name;
         let mut all = Vec::new();
@@ -130,7 +130,7 @@ impl DumpExports {
         all
     }
 
-    /// The image that the part of an export's name before the `/` stands for.
+    /// The image for the part of an export's name before the `/`.
     fn image(&self, of: &str) -> Option<Result<Image, VolumeError>> {
         let rest = of.strip_prefix(&self.dump.name)?;
         if rest.is_empty() {

@@ -1,4 +1,4 @@
-//! `cairn image restore`: new ones, those that were cut and go on, and those that are given up.
+//! `cairn image restore`: new restores, resumed restores, and restores that are given up.
 
 use std::path::{Path, PathBuf};
 
@@ -85,7 +85,7 @@ fn from_bucket(
     tell(&result, client, output)
 }
 
-/// What a file is called when it is looked for again.
+/// The name by which a later restore finds a file.
 fn name(path: &Path) -> Result<String, Failure> {
     match path.as_os_str() == "-" {
         true => Ok(files::called(path)),
@@ -125,7 +125,7 @@ fn give_up(volume: &str, client: &Client, output: Output) -> Result<(), Failure>
     Ok(())
 }
 
-/// Without an answer nobody knows whether there is something to go on with.
+/// Without an answer it is unknown whether there is a restore to resume.
 fn cut(mut failure: Failure, volume: &str, client: &Client) -> Failure {
     if unfinished(volume, client).is_err_and(|error| error.body.error != ErrorKind::NotFound) {
         let next = format!(

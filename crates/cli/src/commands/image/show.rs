@@ -23,7 +23,7 @@ use crate::output::{Output, ago, print_besides, print_line, size, table};
 
 const BLOCK: u64 = cairn_base::BLOCK_SIZE as u64;
 
-/// What a file says of itself.
+/// The description of a file by its own content.
 #[derive(serde::Serialize)]
 struct ShownPart {
     file: String,
@@ -66,7 +66,7 @@ fn show_part(part: &PartIndex) -> Result<ShownPart, Failure> {
     })
 }
 
-/// What is in dumps.
+/// Lists the content of dumps.
 pub fn ls(parts: Vec<PartIndex>, output: Output) -> Result<(), Failure> {
     let shown = parts.iter().map(show_part).collect::<Result<Vec<_>, _>>()?;
     let Contents { snapshots, luns, note } = contents(parts);
@@ -109,7 +109,7 @@ pub fn ls(parts: Vec<PartIndex>, output: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the volume in dumps has, as far as can be seen.
+/// The content of the volume in dumps, as far as it is visible.
 struct Contents {
     snapshots: Vec<Snapshot>,
     luns: Vec<DumpLun>,
@@ -117,12 +117,12 @@ struct Contents {
     note: Option<String>,
 }
 
-/// Looks into dumps. Of one that was made against another, and is looked at alone, most of what the
-/// volume needs is elsewhere: that is no damage, and is not told as such.
+/// Reads the content of dumps. A dump against another one lacks most data of the volume if it is
+/// read alone: that is not damage, and is not reported as such.
 fn contents(parts: Vec<PartIndex>) -> Contents {
     let against = |part: &&PartIndex| {
         let begins = part.head().stream.base;
-        // What a dump stands on is in its own table as well.
+        // The base of a dump is in its own table as well.
         let brings = |other: &PartIndex| {
             let is_before = other.head().stream.base < begins;
             is_before && other.table().is_some_and(|table| table.iter().any(|entry| entry.id == begins))
@@ -145,7 +145,7 @@ fn contents(parts: Vec<PartIndex>) -> Contents {
     let note = format!(
         "it was made against {base}: name the dump of that as well, to see which LUNs there are, to look into them and to restore"
     );
-    // Alone an increment still says which snapshots there are, and mostly which LUNs, as their
+    // An increment alone still has the list of snapshots, and mostly that of LUNs, because their
     // inodes have changed with them.
     let (snapshots, luns) = with_default(NoSubscriber::new(), || match open_dump(parts, true, true) {
         Ok(dump) => {
@@ -157,20 +157,20 @@ fn contents(parts: Vec<PartIndex>) -> Contents {
     Contents { snapshots, luns, note: Some(note) }
 }
 
-/// What was found in the files of dumps.
+/// The findings in the files of dumps.
 #[derive(Default)]
 struct Verified {
     blocks: u64,
     bytes: u64,
     wrong: Vec<String>,
     lost_blocks: bool,
-    /// What is to be done about damage that `--accept-damage` can't get over.
+    /// The next step for damage that `--accept-damage` does not cover.
     next: Option<String>,
 }
 
 impl Verified {
-    /// Reads one file to its end. It fails where nothing can be said of the rest of the file: it is
-    /// not there, is no dump, or can't be read.
+    /// Reads one file to its end. It fails if the rest of the file is unknown: the file is missing,
+    /// is not a dump, or cannot be read.
     fn read(&mut self, path: &Path, file: File, output: Output) -> Result<(), Failure> {
         let name = files::called(path);
         let anywhere = files::is_read_anywhere(&file)?;
@@ -244,8 +244,7 @@ pub fn verify_chain(dumps: &Dumps<'_>, chain: &Chain, deep: bool, output: Output
 }
 
 /// Reads dumps record by record and as a whole; with `deep`, compares every block with the tree
-/// above it as well. A file that can't be read keeps nothing that is known of the others from being
-/// told.
+/// above it as well. An unreadable file does not prevent the report on the others.
 pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failure> {
     let mut verified = Verified::default();
     let mut anywhere = true;
@@ -263,8 +262,8 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
     report(verified, unread, (paths.len(), deep, anywhere), findings, output)
 }
 
-/// Tells what was found in so many files. `findings` are looked for where that is wanted (`deep`),
-/// or blocks were lost of parts that can be read `anywhere`.
+/// Reports the findings in the files. It looks for `findings` if that was requested (`deep`), or if
+/// blocks were lost of parts that can be read `anywhere`.
 fn report(
     verified: Verified,
     mut unread: Vec<Failure>,
@@ -277,7 +276,7 @@ fn report(
     if unread.is_empty() && (deep || (lost_blocks && anywhere)) {
         match find() {
             Ok(found) => findings = found,
-            // Of a few files out of many it can't be said which LUNs they held.
+            // With only some of the files, the LUNs in them cannot be determined.
             Err(failure) if deep => unread.push(failure),
             Err(failure) => wrong.push(format!("the affected LUNs are unknown: {}", failure.body.message)),
         }
@@ -338,7 +337,7 @@ fn name_what_is_missing(dumps: &Dumps<'_>, output: Output) -> Result<Vec<String>
     bar.finish_and_clear();
     let report = report.map_err(|error| dump_failure(error.into()))?;
     let named = name_findings(&dump.volume, &dump.name, &report.findings);
-    // The active state is the target snapshot: what it says is said there.
+    // The active state is the target snapshot: its findings are reported there.
     let unique: BTreeSet<String> = named.into_iter().collect();
     Ok(unique.into_iter().collect())
 }

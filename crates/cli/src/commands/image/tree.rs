@@ -1,7 +1,7 @@
 //! `cairn image list PATH`, `cat` and `extract`: files in image dumps, without restoring anything.
 //!
-//! The dumps are opened as a volume that is read where it lies; what is read is what the path leads
-//! through, and the file.
+//! The dumps are opened as a volume that is read in place. Only the blocks on the path and those of
+//! the file are read.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -27,8 +27,8 @@ const PIECE: usize = 1 << 20;
 /// Entries of a directory that are read at once.
 const ENTRIES: usize = 1024;
 
-/// A path in a dump: `PATH` of what was dumped, `@SNAPSHOT:PATH` of an older snapshot that the dump
-/// has.
+/// A path in a dump: `PATH` in the dumped state, `@SNAPSHOT:PATH` in an older snapshot that the
+/// dump has.
 struct DumpPath<'a> {
     snapshot: Option<&'a str>,
     path: &'a [u8],
@@ -47,8 +47,8 @@ impl<'a> DumpPath<'a> {
         Ok(Self { snapshot: Some(snapshot), path: &rest[colon + 1..] })
     }
 
-    /// The way down from the root, without slashes at its ends: what comes out of a dump gets it,
-    /// and stays below where it is put.
+    /// The path from the root, without slashes at its ends. An extracted file gets this path, and
+    /// stays below its destination.
     fn way_down(&self) -> Vec<u8> {
         let mut names: Vec<&[u8]> = Vec::new();
         for name in self.path.split(|byte| *byte == b'/') {
@@ -136,7 +136,8 @@ fn mode_text(stat: &Stat) -> String {
     text
 }
 
-/// Lists a directory of a dump, or one file. What can't be read costs itself, and is told.
+/// Lists a directory of a dump, or one file. Unreadable entries are reported, and the others are
+/// listed.
 pub fn ls(dumps: &Dumps<'_>, path: &Path, output: Output) -> Result<(), Failure> {
     let found = find(dumps, path, false)?;
     let mut list: Vec<(Vec<u8>, Stat)> = Vec::new();
@@ -201,8 +202,8 @@ pub fn ls(dumps: &Dumps<'_>, path: &Path, output: Output) -> Result<(), Failure>
     if troubles.is_empty() { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
 }
 
-/// Calls `each` with the names of a directory, all that can be read. What keeps others from that is
-/// the error, and of several the first.
+/// Calls `each` with all readable names of a directory. If some are not readable, this returns the
+/// first error.
 fn each_entry(
     tree: &Tree,
     directory: FileId,
@@ -306,14 +307,14 @@ struct Extract<'a> {
     files: u64,
     bytes: u64,
     troubles: Vec<String>,
-    /// There is no room for more.
+    /// The disk is full.
     is_full: bool,
     bar: indicatif::ProgressBar,
 }
 
 impl Extract<'_> {
-    /// Makes the directories that lead to a path. Those that are made are the dump's, and get what
-    /// they had there.
+    /// Makes the directories that lead to a path. The new ones get the attributes that they had in
+    /// the dump.
     fn lead_to(&mut self, path: &[u8]) {
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
         for way in ends.map(|end| &path[..end]) {
@@ -329,10 +330,10 @@ impl Extract<'_> {
         }
     }
 
-    /// One path with all below. What fails is told, and costs itself.
+    /// Extracts one path and its descendants. A failure is reported, and affects only its own file.
     fn take(&mut self, path: &[u8], stat: &Stat) {
         let mut waiting = vec![(path.to_vec(), *stat)];
-        // In a damaged tree, or in somebody's who means harm, a way down may lead back up.
+        // In a damaged tree, or in a malicious one, a path down may lead back up.
         let mut entered = HashSet::from([stat.file]);
         while let Some((path, stat)) = waiting.pop() {
             self.bar.inc(1);
@@ -393,7 +394,7 @@ impl Extract<'_> {
             NodeKind::SymbolicLink => place.make_link(&self.tree.read_link(stat.file).map_err(io_error)?)?,
             _ => place.make_special(&inode(stat))?,
         }
-        // Also one that is not dressed as it should be is the same file by all of its names.
+        // A file whose attributes could not be set is still the same file by all of its names.
         if stat.links > 1 {
             self.links.insert(stat.file, path.to_vec());
         }
@@ -438,7 +439,7 @@ impl Extract<'_> {
     }
 
     fn finish(&mut self) {
-        // The deepest first: what is made in a directory changes its times.
+        // The deepest first: an entry that is made in a directory changes its times.
         for (path, stat) in std::mem::take(&mut self.directories).into_iter().rev() {
             let dressed = self.target.place(&path).and_then(|place| self.dress(&place, &stat));
             if let Err(error) = dressed {
@@ -452,7 +453,7 @@ fn io_error(error: TreeError) -> std::io::Error {
     std::io::Error::other(error.to_string())
 }
 
-/// What a restored file gets, as the other ways to restore have it.
+/// The attributes of a restored file, as the other ways to restore set them.
 fn inode(stat: &Stat) -> Inode {
     let time = |ns: i64| Time {
         seconds: ns.div_euclid(1_000_000_000),

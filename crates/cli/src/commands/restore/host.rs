@@ -55,7 +55,7 @@ impl Target {
         Ok(names?.into_iter().filter(|name| name != b"." && name != b"..").collect())
     }
 
-    /// The content of a file in it; none if there is no such file.
+    /// The content of a file in it; none if the file does not exist.
     pub fn read(&self, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match fs::openat(&self.root, name, flags, Mode::empty()) {
@@ -338,7 +338,7 @@ impl Place {
         }
     }
 
-    /// Takes the name away; it may be gone already. Not a directory's.
+    /// Removes the name; it may be missing already. Not a directory's.
     pub fn clear(&self) -> io::Result<()> {
         match fs::unlinkat(&self.directory, self.name.as_slice(), AtFlags::empty()) {
             Err(rustix::io::Errno::NOENT) => Ok(()),

@@ -1,7 +1,7 @@
-//! `cairn service uninstall`: removes what `cairn service install` made.
+//! `cairn service uninstall`: removes the files of `cairn service install`.
 //!
 //! The installation keeps a list of its files with a checksum of each. A file that was changed
-//! since is its owner's, and stays. Data is not in the list.
+//! since belongs to its owner, and stays. Data is not in the list.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use crate::output::Output;
 
 /// The list, below the root.
 const LIST: &str = "etc/cairn/installed.json";
-/// What `systemctl enable` makes.
+/// The link that `systemctl enable` makes.
 const ENABLED: &str = "etc/systemd/system/multi-user.target.wants/cairn.service";
 
 /// A file that was made.
@@ -42,8 +42,8 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> Failure {
     }
 }
 
-/// Keeps the list of what an installation made. What an earlier one made and this one did not stays
-/// in it.
+/// Keeps the list of the files of an installation. Files of an earlier installation that this one
+/// did not make stay in it.
 pub fn note<'a>(root: &Path, made: impl Iterator<Item = &'a PathBuf>) -> Result<(), Failure> {
     let list = root.join(LIST);
     let mut all = read(&list)?.unwrap_or_default();
@@ -73,7 +73,7 @@ fn read(list: &Path) -> Result<Option<Vec<Made>>, Failure> {
     Ok(Some(made.into_iter().filter(is_below).collect()))
 }
 
-/// Removes what was made.
+/// Removes the installed files.
 pub fn run(root: &Path, dry_run: bool, output: Output) -> Result<(), Failure> {
     let list = root.join(LIST);
     let Some(made) = read(&list)? else {

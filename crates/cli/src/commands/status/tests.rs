@@ -1,4 +1,4 @@
-//! Tests of what people are shown.
+//! Tests of the display for people.
 
 use cairn_api::{self as api, Rate};
 

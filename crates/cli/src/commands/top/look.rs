@@ -1,4 +1,4 @@
-//! What is to be seen of a server between two looks, as lines for people that fit a window, and as
+//! The activity of a server between two looks, as lines for people that fit a window, and as
 //! objects for programs.
 
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::output::{duration, interval, size};
 /// The width that all columns fit.
 const LEAST_WIDTH: usize = 80;
 
-/// What is shown first.
+/// The first lines of the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// What moves most bytes, and mirrors that need care.
+    /// The volumes and clients that move most bytes, and mirrors that need care.
     Busy,
     /// By name.
     Name,
@@ -22,7 +22,7 @@ pub enum Order {
     Slow,
 }
 
-/// How a line stands out where there are colours.
+/// The emphasis of a line on a terminal with colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
     Plain,
@@ -32,7 +32,7 @@ pub enum Tone {
 }
 
 impl Tone {
-    /// That of a mirror, by what `cairn mirror check` says.
+    /// The emphasis of a mirror, by the result of `cairn mirror check`.
     fn of_check(check: u8) -> Self {
         match check {
             0 => Tone::Plain,
@@ -45,7 +45,7 @@ impl Tone {
 /// A line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// How it stands out.
+    /// Its emphasis.
     pub tone: Tone,
     /// Without control characters.
     pub text: String,
@@ -61,7 +61,7 @@ pub struct Seen {
     pub jobs: Vec<api::Job>,
 }
 
-/// What a server did between two moments. Rates are of the time between, unless said otherwise.
+/// The activity of a server between two moments. By default, rates are of the time between.
 #[derive(Debug, Clone)]
 pub struct Look {
     server: Server,
@@ -90,7 +90,7 @@ pub struct Server {
     volumes: usize,
     problems: usize,
     memory_bytes: u64,
-    /// What all volumes may take for cached blocks and for writes on their way.
+    /// The memory that all volumes may take for cached blocks and for writes in progress.
     cache_bytes: u64,
     /// Written, and in no consistency point yet.
     dirty_bytes: u64,
@@ -148,8 +148,8 @@ pub struct Work {
 }
 
 impl Look {
-    /// What happened between two looks. What began in between counts from its beginning; after a
-    /// restart of the server it all does.
+    /// The activity between two looks. An object that began in between counts from its beginning;
+    /// after a restart of the server all of them do.
     pub fn between(before: &Seen, now: &Seen) -> Self {
         let seconds = now.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
         let restarted = now.status.uptime_ms < before.status.uptime_ms;
@@ -277,8 +277,8 @@ impl Look {
         }
     }
 
-    /// As lines of at most `width` columns, `height` of them at most. Where that is not enough the
-    /// longest parts are cut, and say by how much.
+    /// As at most `height` lines of at most `width` columns. If that is not enough, the longest
+    /// parts are cut, and show how much is missing.
     pub fn render(&self, width: usize, height: usize) -> Vec<Row> {
         let mut rows = self.rows(width, height);
         rows.iter_mut().for_each(|row| row.text = cut(&row.text, width));
@@ -338,8 +338,8 @@ impl Look {
         lines
     }
 
-    /// How many columns names get beyond those of a window of 80: what the window has, and no more
-    /// than the longest name needs.
+    /// The columns that names get beyond those of a window of 80: the extra columns of the window,
+    /// limited to the longest name.
     fn wider(&self, width: usize) -> usize {
         let exports = self.exports.iter().map(|one| (one.name.chars().count(), 22));
         let mirrors = self.mirrors.iter().map(|one| (one.name.chars().count(), 19));
@@ -521,7 +521,7 @@ fn latency(us: Option<f64>) -> String {
     }
 }
 
-/// Exactly so many columns: what is longer loses its middle, so that names that differ at the end
+/// Exactly this many columns: a longer text loses its middle, so that names that differ at the end
 /// stay different.
 fn fit(text: &str, columns: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
@@ -533,7 +533,7 @@ fn fit(text: &str, columns: usize) -> String {
     start.chain(&['~']).chain(letters.iter().skip(letters.len() - tail)).collect()
 }
 
-/// At most so many columns.
+/// At most this many columns.
 fn cut(text: &str, columns: usize) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(columns).collect()
 }

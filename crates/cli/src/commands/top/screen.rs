@@ -57,7 +57,7 @@ impl Screen {
         out.flush()
     }
 
-    /// The keys that were pressed since the last time; none where nobody is there any more.
+    /// The keys that were pressed since the last time; none if the terminal is closed.
     pub fn keys(&self) -> Option<Vec<u8>> {
         let stdin = io::stdin();
         let (mut keys, mut pressed) = ([0; 64], Vec::new());
@@ -68,7 +68,7 @@ impl Screen {
                 return Some(pressed);
             }
             match rustix::io::read(&stdin, &mut keys) {
-                // Ready, and nothing to read: the terminal is gone.
+                // Ready, and nothing to read: the terminal is closed.
                 Ok(0) | Err(_) => return None,
                 Ok(count) => pressed.extend_from_slice(&keys[..count]),
             }

@@ -1,4 +1,4 @@
-//! What a person chose to see in `cairn top`, by keys: the order, a filter, the help.
+//! The view that a person chose in `cairn top`, by keys: the order, a filter, the help.
 
 use std::cell::RefCell;
 
@@ -10,7 +10,7 @@ const CTRL_D: u8 = 4;
 const BACKSPACE: [u8; 2] = [8, 127];
 const ESCAPE: u8 = 27;
 const ENTER: [u8; 2] = [b'\r', b'\n'];
-/// A longer filter is no name.
+/// A longer filter matches no name.
 const FILTER_MAX: usize = 128;
 
 const HELP: [&str; 8] = [
@@ -34,7 +34,7 @@ pub struct View {
     colours: bool,
 }
 
-/// What a key asks for.
+/// The action of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pressed {
     /// The end.

@@ -1,4 +1,4 @@
-//! `cairn trace record`: what clients ask of an export of a running server, into a trace.
+//! `cairn trace record`: the requests of clients to an export of a running server, as a trace.
 
 use cairn_api::client::Client;
 use cairn_api::{self as api, ErrorKind};

@@ -123,7 +123,7 @@ pub fn run(asked: &ReplayTrace, output: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Origin and store: in memory, or files that have no name and so are gone with the program.
+/// Origin and store: in memory, or files without a name, which vanish when the program ends.
 fn devices(asked: &ReplayTrace, survey: &Survey) -> Result<[Arc<dyn Device>; 2], Failure> {
     let Some(folder) = &asked.on else {
         return Ok([

@@ -1,10 +1,10 @@
-//! Image dumps in buckets: where they are, which of them are meant, and their bytes.
+//! Image dumps in buckets: their places, their choice, and their bytes.
 //!
 //! `writing` makes them. Restores read them as they read files. The client's own readers (`ls`,
 //! `cat`, `extract`, `mount`, `verify`) get ranges of their objects from `commands`.
 //!
-//! The bucket's own list says which dumps there are, so that a server that has never seen them
-//! finds them. No local record is needed to read one.
+//! The bucket's own list shows the dumps, so a server that has never seen them finds them. No local
+//! record is needed to read one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -126,7 +126,7 @@ impl Wanted {
         Self::of(bucket, of)
     }
 
-    /// What `of` names in a bucket.
+    /// The dumps that `of` names in a bucket.
     pub(super) fn of(bucket: &str, of: &str) -> Result<Self, ServerError> {
         let (path, rest) = of.rsplit_once('/').unwrap_or(("", of));
         let (volume, dump) = match rest.split_once('@') {
@@ -158,7 +158,7 @@ impl Wanted {
         let volumes: BTreeSet<String> = found.iter().map(|index| index.volume.to_string()).collect();
         if volumes.len() > 1 {
             let names: BTreeSet<String> = found.iter().map(|index| index.name.clone()).collect();
-            // Two volumes of one name are told apart by their ids.
+            // The ids distinguish two volumes of one name.
             let volumes = if names.len() == volumes.len() { names } else { volumes };
             return Err(ServerError::Dumps(DumpsError::SeveralVolumes {
                 place: self.place.to_string(),
@@ -202,7 +202,7 @@ impl Chain {
         let listing = dumps.list(None, cancel).map_err(|error| place.failed(error))?;
         let index = match wanted.one(&listing.dumps) {
             Ok(index) => index,
-            // The one that is wanted may be one that can't be read.
+            // The requested dump may be an unreadable one.
             Err(error @ ServerError::Dumps(DumpsError::NoDumpInBucket { .. })) => {
                 let first = listing.unreadable.into_iter().next();
                 return Err(first.map_or(error, |first| place.unreadable(first)));
@@ -212,7 +212,7 @@ impl Chain {
         let (volume, dump) = (index.volume, index.dump);
         let indexes = BucketDumps::chain(&listing.dumps, dump);
         let may_hide = wanted.dump.is_none() || indexes.is_err();
-        // One that can't be read may be newer, or the one that is missing.
+        // An unreadable one may be newer, or the missing one.
         let of_volume = |error: &Trouble| dumps.volume_of(error).is_none_or(|own| own == volume);
         let mut unreadable = listing.unreadable.into_iter();
         if may_hide && let Some(error) = unreadable.find(of_volume) {
@@ -222,7 +222,7 @@ impl Chain {
         Ok(Self { wanted: wanted.clone(), dumps, indexes })
     }
 
-    /// What names exactly this dump.
+    /// A name of exactly this dump.
     pub(super) fn name(&self) -> String {
         match self.indexes.last() {
             Some(last) => format!("{}{}@{}", self.wanted.place, last.volume, last.dump),

@@ -42,7 +42,7 @@ impl Server {
         Ok(making.records()?.into_iter().map(show).collect())
     }
 
-    /// Forgets the dumps of a level and of all higher ones, and lets go of their snapshots.
+    /// Forgets the dumps of a level and of all higher ones, and releases their snapshots.
     pub(crate) fn forget_level(&self, volume: &str, level: u8) -> Result<(), ServerError> {
         let open = self.volumes.get(volume)?;
         let _turn = self.dumping.take(volume)?;
@@ -58,8 +58,8 @@ impl Server {
         making.let_go(&document)
     }
 
-    /// What a dump would be; nothing is written. Without a named snapshot one is made for the
-    /// count, and deleted again.
+    /// The plan of a dump; nothing is written. Without a named snapshot one is made for the count,
+    /// and deleted again.
     pub(crate) fn plan_dump(
         &self,
         volume: &str,
@@ -109,7 +109,7 @@ impl Server {
         counted
     }
 
-    /// Begins to write a dump into the files of the ticket, a part into each, or goes on with the
+    /// Begins to write a dump into the files of the ticket, a part into each, or resumes the
     /// unfinished one.
     pub(crate) fn dump(&self, volume: &str, request: &api::DumpRequest) -> Result<api::Job, ServerError> {
         let resumes = request.ticket.is_none() && request.resume && self.resumes_in_bucket(volume)?;
@@ -171,7 +171,7 @@ impl Server {
         })
     }
 
-    /// Begins to restore the files of the ticket into a new volume, or goes on with the unfinished
+    /// Begins to restore the files of the ticket into a new volume, or resumes the unfinished
     /// restore of it.
     pub(crate) fn restore(&self, request: &api::RestoreRequest) -> Result<api::Job, ServerError> {
         names::check("volume", &request.name)?;
@@ -217,9 +217,9 @@ impl Server {
         })
     }
 
-    /// The restores that can be gone on with.
+    /// The restores that can be resumed.
     pub(crate) fn unfinished_restores(&self) -> Vec<api::UnfinishedRestore> {
-        // One whose notes can't be read can be given up still.
+        // One with unreadable notes can still be given up.
         let show = |name: String| self.volumes.restore_notes(&name).unwrap_or_default().show(name);
         self.volumes.unfinished_restores().into_iter().map(show).collect()
     }

@@ -1,4 +1,4 @@
-//! What `dumps.json` says: the last dump of each level, and one that is unfinished.
+//! The content of `dumps.json`: the last dump of each level, and an unfinished one.
 
 use cairn_api as api;
 use cairn_base::Checksum;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
 
-/// What `dumps.json` says.
+/// The content of `dumps.json`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ImageDumpsDocument {
     pub(super) dumps: Vec<Record>,
@@ -49,14 +49,14 @@ pub(super) struct Unfinished {
     pub(super) compress: bool,
     pub(super) begun_ms: u64,
     pub(super) parts: Vec<Part>,
-    /// Bytes of all parts, once every one is whole and durable: what is left is their names.
+    /// Bytes of all parts, once every one is whole and durable: only their names are missing.
     pub(super) written: Option<u64>,
-    /// It goes into a bucket, and has no files.
+    /// The state in a bucket, for a dump without files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) bucket: Option<InBucket>,
 }
 
-/// Of a dump that goes into a bucket.
+/// The state of a dump into a bucket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct InBucket {
     /// `BUCKET:PATH/`.
@@ -79,9 +79,9 @@ pub(super) struct KnownSnapshot {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Part {
-    /// What the client calls it.
+    /// The client's name for it.
     pub(super) file: String,
-    /// Which file that is: in a copy, what was durable need not be.
+    /// The identity of that file: a copy need not have the durable bytes.
     pub(super) identity: String,
     pub(super) marks: Vec<Mark>,
 }
@@ -109,7 +109,7 @@ impl Mark {
 }
 
 impl Unfinished {
-    /// What it was made against. The level of a file that was written by hand may be none.
+    /// The kind of its base. A manually edited file may have no level.
     pub(super) fn level(&self) -> DumpLevel {
         self.level.map_or(DumpLevel::AgainstSnapshot, DumpLevel::Level)
     }

@@ -1,4 +1,4 @@
-//! How far a restore is, as `restore.json` has it.
+//! The progress of a restore, as in `restore.json`.
 
 use cairn_api as api;
 use cairn_base::{BLOCK_SIZE, Checksum, Vbn};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// How far a restore is, as `restore.json` has it.
+/// The progress of a restore, as in `restore.json`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct RestoreNotes {
     pub(super) dumped_from: String,

@@ -1,28 +1,28 @@
-//! Restoring image dumps into new volumes. A restore that is cut goes on where it was, whatever cut
-//! it: a kill, a reboot, a pipe that ended, a damaged record, its owner.
+//! Restoring image dumps into new volumes. An interrupted restore resumes at its last mark after
+//! any cause: a kill, a reboot, a pipe that ended, a damaged record, its owner.
 //!
-//! `restore.json`, in the folder of the restore, says of which dumps it is, up to where each part
-//! is written, and what could not be read until then. It is written after each [`MARK_BYTES`] or
+//! `restore.json`, in the folder of the restore, names its dumps, the written length of each part,
+//! and the records that could not be read until then. It is written after each [`MARK_BYTES`] or
 //! [`MARK_EVERY`], when the devices have been flushed, and once more when the restore ends early. A
 //! part that is a file is read from there; one that comes through a pipe is read and verified from
 //! its beginning, and not written again.
 //!
-//! What a crash leaves, step by step:
+//! The state after a crash, step by step:
 //!
-//! | after | is | what comes next |
+//! | after | state | next |
 //! |---|---|---|
-//! | the folder was made, and blocks were written | devices that look empty, and no notes | a start clears the folder away, and it starts over |
-//! | the devices were flushed | the notes of the mark before, or none | it goes on from there, and writes the same once more |
-//! | the notes were written | all up to them is durable | it goes on behind them |
-//! | a later dump has written over blocks of the one before | notes that are of the one before, or of the later one | what stands in the notes comes again, and all behind it: the later one is written last |
-//! | the superblock was written | a volume on the devices, in a folder that is none | what made it a volume is cleared and made again; blocks are not |
-//! | the check has found something | the same | it goes on with `--accept-damage`, or is given up |
+//! | the folder was made, and blocks were written | devices that look empty, and no notes | a start removes the folder, and the restore starts over |
+//! | the devices were flushed | the notes of the previous mark, or none | it resumes from there, and writes the same once more |
+//! | the notes were written | all blocks up to them are durable | it resumes after them |
+//! | a later dump has overwritten blocks of the previous one | notes of the previous dump, or of the later one | the records at the notes and all later ones are read again: the later dump is written last |
+//! | the superblock was written | a volume on the devices, in a folder that is not a volume's | the structures that made it a volume are cleared and made again; blocks are not |
+//! | the check has found something | the same | it resumes with `--accept-damage`, or is given up |
 //! | the folder has its name | a volume | it is opened |
 //!
-//! Whether a device is the one that was written to, and was not emptied since, a few blocks tell
-//! that the notes have checksums of ([`Sample`]). One that is about to be written over, by a later
-//! dump, is crossed out before that. Those that are left when the volume is made are of the last
-//! dump: they are in use, and stay as they are.
+//! A few blocks show whether a device is the written one, and was not emptied since: the notes have
+//! their checksums ([`Sample`]). A sample that a later dump is about to overwrite is removed before
+//! that. The samples that are left when the volume is made are of the last dump: they are in use,
+//! and are not overwritten.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Seek;
@@ -50,8 +50,8 @@ use crate::work::jobs::Progress;
 use crate::work::threads::Scoped;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Devices are flushed after so many bytes, and when so much time has gone by: as much is written
-/// once more after a kill.
+/// Devices are flushed after this many bytes and this much time. The restore writes at most as much
+/// again after a kill.
 const MARK_BYTES: u64 = 1 << 30;
 const MARK_EVERY: Duration = Duration::from_secs(2);
 /// Blocks of each device that are remembered.
@@ -65,18 +65,19 @@ struct Keeper {
     /// As they are on the disk, once they are there.
     notes: RestoreNotes,
     noted: bool,
-    /// What the device has got.
+    /// The progress on the device.
     standing: Standing,
     /// Of each device the blocks that were written last.
     recent: Vec<VecDeque<Sample>>,
-    /// Of what is being written, in order: when that fails, nobody knows what is there.
+    /// The samples of the writes in progress, in order. If a write fails, its content on the device
+    /// is unknown.
     next: VecDeque<Vec<Sample>>,
     /// Coarsest of all devices.
     alignment: u64,
     /// Blocks at the last mark, and when that was.
     since: (u64, Duration),
-    /// A flush has failed: what was written since the last mark is not known to be there, whatever
-    /// a later flush says.
+    /// A flush has failed. The writes since the last mark may be lost, whatever a later flush
+    /// returns.
     failed: bool,
 }
 
@@ -109,7 +110,7 @@ impl Keeper {
         }
     }
 
-    /// The device that has a block, and where on it; none for one that lies on two.
+    /// The device that has a block, and its place there; none for a block that spans two devices.
     fn place(&self, vbn: u64) -> Option<(usize, u64)> {
         let mut at = Volume::space_offset(self.notes.space_blocks) + vbn * BLOCK;
         for (number, length) in self.notes.lengths.iter().enumerate() {
@@ -162,8 +163,8 @@ impl Keeper {
         }
     }
 
-    /// What was written so far is durable, and the notes say so. Without the notes the restore goes
-    /// on all the same, and writes more once again if it is cut.
+    /// Makes the written blocks durable, and records that in the notes. Without the notes the
+    /// restore continues all the same, and writes more again after an interruption.
     fn mark(&mut self) -> Result<(), DeviceError> {
         self.failed = true;
         self.device.flush()?;
@@ -179,7 +180,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// It ends early: whether it can be gone on with.
+    /// Ends the restore early; returns whether it can be resumed.
     fn stays(&mut self) -> bool {
         if !self.failed
             && self.standing.blocks > self.since.0
@@ -238,7 +239,7 @@ impl<'a> Restoring<'a> {
         self.run_on(readers, &handed.gone, size)
     }
 
-    /// The same from parts that are open. `gone` ends it.
+    /// The same from open parts. `gone` ends it.
     pub(super) fn run_on(
         &self,
         readers: Vec<PartReader>,
@@ -266,8 +267,8 @@ impl<'a> Restoring<'a> {
         for (number, mut file) in handed.files.drain(..).enumerate() {
             let name = self.request.files.get(number).map_or("a file", String::as_str);
             let is_file = file.metadata().is_ok_and(|kind| kind.is_file());
-            // One that is its client's standard input may stand behind other dumps: it is read on
-            // from there, as a pipe is.
+            // The client's standard input may have other dumps before this one: it is read from its
+            // position on, as a pipe is.
             let anywhere = is_file && file.stream_position().is_ok_and(|at| at == 0);
             readers.push(match anywhere {
                 true => PartReader::open_file(name, &(Arc::new(Source::new(file)) as Arc<dyn DumpBytes>))?,
@@ -277,8 +278,8 @@ impl<'a> Restoring<'a> {
         Ok(readers)
     }
 
-    /// Takes devices for a new volume. What there is of another restore under its name is given up
-    /// once the files are known to be dumps.
+    /// Takes devices for a new volume. An earlier restore under its name is given up once the files
+    /// are known to be dumps.
     fn begin(
         &self,
         dumps: &[Vec<PartReader>],
@@ -314,7 +315,7 @@ impl<'a> Restoring<'a> {
         Ok((unfinished, notes))
     }
 
-    /// The unfinished one goes on, with the same dumps, wherever their files are now.
+    /// Resumes the unfinished one with the same dumps, wherever their files are now.
     fn again(&self, dumps: &[Vec<PartReader>]) -> Result<(UnfinishedRestore<'a>, RestoreNotes), ServerError> {
         let (unfinished, mut notes) = self.volumes.resume_restore(&self.request.name)?;
         if notes.dumps != ids(dumps) {
@@ -328,7 +329,7 @@ impl<'a> Restoring<'a> {
         Ok((unfinished, notes))
     }
 
-    /// Writes what is missing, makes it a volume and checks that.
+    /// Writes the missing blocks, makes the volume and checks it.
     fn fill(
         &self,
         unfinished: &UnfinishedRestore<'_>,
@@ -356,7 +357,7 @@ impl<'a> Restoring<'a> {
         let restored = cairn_stream::restore_on(dumps, &*device, blocks, accept, now, keeper, &mut work)?;
         keeper.cross_out(|sample| sample.dump != last)?;
         self.progress.phase("checking trees and maps");
-        // What is known to be missing is looked for in the data as well, so that it can be named.
+        // Lost data is looked for in the check as well, so that it can be named.
         let lost: Vec<String> = (restored.lost.iter())
             .filter(|(_, lost)| !lost.spare)
             .map(|(file, lost)| format!("{file}: {lost}"))

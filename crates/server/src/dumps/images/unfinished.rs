@@ -1,27 +1,27 @@
-//! Image dumps into files, which are gone on with when they are cut: by a kill, a reboot, a full
-//! disk or their owner.
+//! Image dumps into files, which resume after an interruption: by a kill, a reboot, a full disk or
+//! their owner.
 //!
-//! `dumps.json` says which dump is unfinished, and of each part up to where it was made durable,
-//! and as what the writing can go on there. It is written before the first byte of the dump, and
-//! after each [`MARK_BYTES`] or [`MARK_EVERY`] of a part, when that is on the disk. What lies
-//! behind the last such mark is verified when the dump goes on.
+//! `dumps.json` names the unfinished dump. For each part it has the durable length, and the state
+//! from which the writer resumes there. It is written before the first byte of the dump, and after
+//! each [`MARK_BYTES`] or [`MARK_EVERY`] of a part, when that is on the disk. The bytes after the
+//! last such mark are verified when the dump resumes.
 //!
-//! A dump counts once its files have their names, which the client gives them and confirms. What a
-//! crash leaves, step by step:
+//! A dump counts once its files have their names, which the client gives them and confirms. The
+//! state after a crash, step by step:
 //!
-//! | after | is | what comes next |
+//! | after | state | next |
 //! |---|---|---|
-//! | the snapshot was made and held | held, and in no list | the next dump lets go of it |
-//! | the dump was written down | parts without a byte | it begins, with the same id |
-//! | some records | a part that ends anywhere | it goes on behind the last record that verifies |
-//! | all parts are durable | whole parts, perhaps not written down as whole | they are looked at, and are whole |
-//! | some have their names | whole parts under both kinds of names | the client takes a part from where it is |
-//! | it was confirmed | the last dump of its level | what it kept is let go of, at the latest by the next dump |
+//! | the snapshot was made and held | held, and in no list | the next dump releases it |
+//! | the dump was recorded | parts without a byte | it begins, with the same id |
+//! | some records | a part that ends anywhere | it resumes after the last record that verifies |
+//! | all parts are durable | whole parts, perhaps not recorded as whole | they are looked at, and are whole |
+//! | some have their names | whole parts under both kinds of names | the client finds each part under either name |
+//! | it was confirmed | the last dump of its level | its snapshots are released, at the latest by the next dump |
 //!
-//! The snapshots that are in the dump's table are kept ([`Kept`]) from before the first byte until
-//! it is confirmed or given up, at each start again: without one of them the rest of the dump would
-//! not fit to what is there. A destination keeps none, as that would stop its updates; there a dump
-//! goes on as long as no update came between.
+//! The snapshots in the dump's table are kept ([`Kept`]) from before the first byte until it is
+//! confirmed or given up, at each start again: without one of them the rest of the dump would not
+//! match its existing part. A destination keeps none, as that would stop its updates; there a dump
+//! can resume only until the next update.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -53,12 +53,12 @@ use crate::volumes::open::OpenVolume;
 
 mod commands;
 
-/// A part is made durable after so many bytes, and when so much time has gone by, or as soon after
-/// as the disk is through with the last ones: as much is verified when the dump goes on, and
-/// written once more after a power cut.
+/// A part is made durable after this many bytes and this much time, or as soon afterwards as the
+/// disk has finished the last ones. At most as much is verified when the dump resumes, and written
+/// again after a power cut.
 const MARK_BYTES: u64 = 256 << 20;
 const MARK_EVERY: Duration = Duration::from_secs(10);
-/// Marks of a part that are remembered: what lies between them tells whether the file is the same.
+/// Marks of a part that are remembered. The bytes between them show whether the file is the same.
 const MARKS: usize = 2;
 
 impl KnownSnapshot {
@@ -72,14 +72,14 @@ impl KnownSnapshot {
 }
 
 impl OpenVolume {
-    /// It has become a destination: what its source has no more goes, whatever a dump would like to
-    /// have.
+    /// The volume has become a destination: a snapshot that its source deleted is deleted here too,
+    /// even if a dump needs it.
     pub(crate) fn stop_keeping(&self) {
         let kept = std::mem::take(&mut self.dump_keep.lock().kept);
         drop(kept);
     }
 
-    /// A dump that waits to be gone on with.
+    /// The problem of a dump that waits to be resumed.
     pub(crate) fn dump_problem(&self) -> Option<api::Problem> {
         let keep = self.dump_keep.lock();
         let target = keep.cut.as_ref()?;
@@ -102,7 +102,7 @@ impl OpenVolume {
 }
 
 impl Making<'_> {
-    /// Writes a new dump down that can be gone on with, and keeps what it needs.
+    /// Records a new dump that can be resumed, and keeps the snapshots that it needs.
     pub(super) fn begin(
         &self,
         (id, against): (DumpId, &Against),
@@ -135,8 +135,8 @@ impl Making<'_> {
         Ok(document)
     }
 
-    /// What goes on, and of what: all of it must still be there. The files are remembered once they
-    /// were looked at.
+    /// The dump to resume, its base and its snapshot: all of them must still exist. The files are
+    /// remembered once they were looked at.
     pub(super) fn again(
         &self,
         mut document: ImageDumpsDocument,
@@ -161,7 +161,7 @@ impl Making<'_> {
         if unfinished.own {
             self.open.volume.hold_snapshot(target.id, true).map_err(ServerError::volume(volume))?;
         }
-        // Until they are looked at: somebody may have cut one off.
+        // Until they are looked at: another program may have truncated one.
         unfinished.written = None;
         for (part, new) in unfinished.parts.iter_mut().zip(parts(request, handed)) {
             // Of a copy nothing is known to be durable.
@@ -171,7 +171,7 @@ impl Making<'_> {
         Ok((document, against, target))
     }
 
-    /// Keeps what a dump of `target` needs; from here on it is written.
+    /// Keeps the snapshots that a dump of `target` needs; from here on it is written.
     pub(super) fn keep(&self, target: SnapshotId) -> Result<(), ServerError> {
         let kept = kept(&self.open.volume, target).map_err(ServerError::volume(&self.open.name))?;
         let mut keep = self.open.dump_keep.lock();
@@ -180,12 +180,12 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// A dump was cut; it can be gone on with.
+    /// A dump was interrupted; it can be resumed.
     pub(super) fn cut(&self, target: &Snapshot) {
         self.open.dump_keep.lock().cut = Some(target.name.clone());
     }
 
-    /// Forgets the unfinished dump, if there is one, and lets go of what it kept.
+    /// Forgets the unfinished dump, if there is one, and releases its snapshots.
     pub(super) fn give_up(&self, mut document: ImageDumpsDocument) -> Result<(), ServerError> {
         if document.unfinished.take().is_some() {
             self.save(&document)?;
@@ -194,7 +194,7 @@ impl Making<'_> {
         self.let_go(&document)
     }
 
-    /// Lets go of what was kept for a dump that is finished, given up or never began.
+    /// Releases the snapshots of a dump that is finished, given up or never began.
     pub(super) fn release(&self) {
         let released = std::mem::take(&mut *self.open.dump_keep.lock());
         // Letting go takes locks of the volume.
@@ -235,12 +235,12 @@ impl Making<'_> {
     }
 }
 
-/// Whether a dump into these files can be gone on with: the client names them, and they are files.
+/// Whether a dump into these files can be resumed: the client names them, and they are files.
 pub(super) fn lasts(request: &api::DumpRequest, handed: &Handed) -> bool {
     are_named(request, handed) && handed.files.iter().all(is_file)
 }
 
-/// Whether the client has said what each of the files is called.
+/// Whether the client has named each of the files.
 pub(super) fn are_named(request: &api::DumpRequest, handed: &Handed) -> bool {
     !request.files.is_empty() && request.files.len() == handed.files.len()
 }
@@ -268,7 +268,7 @@ fn identity(file: &File) -> String {
     known.unwrap_or_default()
 }
 
-/// The parts of a dump that is written, and how far each is durable.
+/// The parts of a dump in progress, and the durable length of each.
 pub(super) struct Ledger {
     path: PathBuf,
     clock: Arc<dyn Clock>,
@@ -284,7 +284,7 @@ impl Ledger {
         self.document.lock().unfinished.as_mut()?.parts.get_mut(part).map(run)
     }
 
-    /// What is there of a part.
+    /// The existing content of a part.
     pub(super) fn look(
         &self,
         dump: &Dump<'_>,
@@ -298,8 +298,9 @@ impl Ledger {
             })
             .unwrap_or_default();
         let begun = dump.begun(part as u32, (&name, file), &marks, ended)?;
-        // A server that was killed may have written what only memory has; what is taken over has to
-        // be on the disk. Where that fails it is cut off, which only the part itself may be.
+        // A killed server may have written bytes that are only in memory; the resumed bytes must be
+        // on the disk. If that fails, the file is truncated, which is permitted only for the part
+        // itself.
         self.settle(part, file)?;
         if !begun.is_whole() {
             self.with(part, |own| {
@@ -314,7 +315,7 @@ impl Ledger {
         Ok(begun)
     }
 
-    /// Writes what is missing of a part, and makes it durable; its length.
+    /// Writes the missing bytes of a part, and makes it durable; returns its length.
     pub(super) fn write(
         &self,
         dump: &Dump<'_>,
@@ -328,7 +329,8 @@ impl Ledger {
         }
         let failed = |error: std::io::Error| DumpError::from(StreamError::from(error));
         file.set_len(begun.at().bytes).map_err(|error| match error.kind() {
-            // So the system says that it is open for reading alone, as a file that has its name is.
+            // The system's error for a file that is open for reading only, as a file with its final
+            // name is.
             ErrorKind::InvalidInput => {
                 DumpError::NamedTooEarly { file: self.with(part, |own| own.file.clone()).unwrap_or_default() }
             }
@@ -341,7 +343,7 @@ impl Ledger {
         let ((written, settled), put) =
             put.map_err(|error| DumpError::from(StreamError::NoThread(Arc::new(error))))?;
         if settled.is_err() {
-            // What was on its way then is written by now.
+            // Its writes in progress have finished by now.
             self.cut_to_mark(part, file);
         }
         settled.map_err(failed)?;
@@ -351,8 +353,9 @@ impl Ledger {
         Ok(written.bytes)
     }
 
-    /// Writes, and makes durable beside it what is written: the source is read on while the disk
-    /// works. A mark is of what `line` says is in the file, never of what is on its way there.
+    /// Writes, and makes the written bytes durable on another thread: the source is read further
+    /// while the disk works. A mark covers only the bytes that `line` reports as written to the
+    /// file, never those in progress.
     fn write_and_settle(
         &self,
         dump: &Dump<'_>,
@@ -361,7 +364,7 @@ impl Ledger {
         (out, line): (&mut dyn Out, &Line<'_>),
         (compression, work): (Compression, &mut Work<'_>),
     ) -> (Result<Produced, StreamError>, std::io::Result<()>) {
-        // Who asks does not wait: one that is busy is asked again at the next record.
+        // The sender does not wait. If the thread is busy, the next record sends another request.
         let (ask, asked) = sync_channel::<Reached>(0);
         let settle = move || {
             asked.iter().try_for_each(|at| {
@@ -391,7 +394,7 @@ impl Ledger {
                 match ask.try_send(written) {
                     Ok(()) => (bytes, since) = (written.bytes, now),
                     Err(TrySendError::Full(_)) => {}
-                    // It has failed, and says why.
+                    // It has failed, and returns the reason.
                     Err(TrySendError::Disconnected(_)) => return Err(ErrorKind::Other.into()),
                 }
                 Ok(())
@@ -408,8 +411,8 @@ impl Ledger {
         Ok(self.settle_io(part, file).map_err(|error| DumpError::from(StreamError::from(error)))?)
     }
 
-    /// Makes durable what was written. Where that failed once the system may forget that it has:
-    /// what lies behind the last mark is cut off, and written anew.
+    /// Makes the written bytes durable. After one failure the system may forget it: the bytes after
+    /// the last mark are truncated, and rewritten.
     fn settle_io(&self, part: usize, file: &File) -> std::io::Result<()> {
         let outcome = file.sync_all();
         if outcome.is_err() {
@@ -425,8 +428,8 @@ impl Ledger {
         }
     }
 
-    /// A part is durable up to here. Without the note the dump goes on all the same, and is looked
-    /// at for longer if it is cut.
+    /// A part is durable up to here. Without the note the dump continues all the same, and a resume
+    /// verifies more.
     fn mark(&self, part: usize, at: &Reached) {
         self.with(part, |own| own.note(at));
         let document = self.document.lock();

@@ -31,13 +31,13 @@ impl Server {
         Ok(mirrors)
     }
 
-    /// Whether anybody follows a volume, or has something kept for it here. Whom that followed once
-    /// and what its source was called meanwhile is no mirror of it.
+    /// Whether any mirror follows a volume, or has something kept for it here. A former source of
+    /// the volume is not its mirror, under any of its names.
     pub(crate) fn is_followed(&self, open: &OpenVolume) -> Result<bool, ServerError> {
         if self.source.mirrors(&open.volume).map_err(ServerError::volume(&open.name))?.is_empty() {
             return Ok(false);
         }
-        // Who is a mirror is not known else.
+        // The list of mirrors is unknown otherwise.
         self.peers.check_known()?;
         self.followers.check_known()?;
         let (followers, leftovers) = self.followers();
@@ -45,10 +45,11 @@ impl Server {
         Ok(of.into_iter().any(|volume| *volume == open.name))
     }
 
-    /// The mirrors that follow volumes here, of peers that are pinned; and what is kept for others.
+    /// The mirrors that follow volumes here, of peers that are pinned; and the data that is kept
+    /// for others.
     pub(crate) fn followers(&self) -> (Vec<api::Follower>, Vec<api::Leftover>) {
         let pinned: HashSet<String> = self.peers.pinned().into_iter().map(transfer::peer_digits).collect();
-        // Who is no peer is not known then.
+        // Then it is unknown which ones are not peers.
         let may_be = |peer: &str| pinned.contains(peer) || self.peers.check_known().is_err();
         let knows_all = self.peers.check_known().and_then(|()| self.followers.check_known()).is_ok();
         let names = self.peers.names().into_iter().rev();
@@ -58,8 +59,9 @@ impl Server {
         for open in &self.volumes.all() {
             let source = self.mirrors.source_of(&open.name);
             for mirror in self.mirrors_of(open).unwrap_or_default() {
-                // Whom it follows again is no mirror of it, whatever that was meanwhile. Nor is a
-                // mirror of another volume on this server one of itself, once it was failed over.
+                // A server that the volume follows again is not its mirror, whatever its role was
+                // meanwhile. Likewise, a mirror of another volume on this server is not a mirror of
+                // itself after its failover.
                 let departed = mirror.follower.as_ref().and_then(|known| known.departed.as_ref());
                 let is_itself = departed.is_some_and(|departed| departed.volume == open.name)
                     && self.mirrors.is_of_this_server(&open.name, &mirror.name);
@@ -67,8 +69,8 @@ impl Server {
                     continue;
                 }
                 let base = mirror.base.as_ref().map(|base| format!("{}@{}", open.name, base.name));
-                // Else there are changes that are recorded for it, as for one that holds nothing
-                // here.
+                // Otherwise there are recorded changes for it, as for a mirror that holds no
+                // snapshot here.
                 let is_kept_for = base.is_some() || mirror.behind.is_some() || mirror.follower.is_none();
                 if mirror.follower.is_some() && may_be(mirror.peer()) {
                     let peer = names.get(mirror.peer()).cloned();
@@ -86,7 +88,7 @@ impl Server {
         (followers, leftovers)
     }
 
-    /// Lets go of what is kept for a mirror that will not come again.
+    /// Releases the data that is kept for a mirror that will not come again.
     pub(crate) fn forget_follower(&self, volume: &str, name: &str) -> Result<(), ServerError> {
         self.followers.check_known()?;
         let open = self.volumes.get(volume)?;

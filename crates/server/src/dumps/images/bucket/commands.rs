@@ -20,8 +20,8 @@ use crate::error::ServerError;
 use crate::state;
 use crate::work::background;
 
-/// What a dump that was given up left in a bucket goes after so long: a writer may be another
-/// server.
+/// The time after which the remains of an abandoned dump are removed from a bucket: its writer may
+/// be another server.
 const SWEEP_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 fn ms(at: cairn_base::Timestamp) -> u64 {
@@ -86,14 +86,14 @@ impl Server {
         })
     }
 
-    /// True if the unfinished dump of the volume goes into a bucket.
+    /// True if the destination of the volume's unfinished dump is a bucket.
     pub(crate) fn resumes_in_bucket(&self, volume: &str) -> Result<bool, ServerError> {
         let open = self.volumes.get(volume)?;
         let unfinished = self.making(&open).document()?.unfinished;
         Ok(unfinished.is_some_and(|unfinished| unfinished.bucket.is_some()))
     }
 
-    /// Removes from its bucket what there is of a dump that was given up, as far as that works.
+    /// Removes the objects of an abandoned dump from its bucket, best effort.
     pub(in crate::dumps::images) fn abandon_in_bucket(
         &self,
         volume: cairn_base::VolumeId,
@@ -106,7 +106,7 @@ impl Server {
         abandoned.map(drop).map_err(|error| place.failed(error))
     }
 
-    /// The level of a dump that a bucket would get, and what it would be made against.
+    /// The level and the base of the next dump into a bucket.
     pub(in crate::dumps::images) fn plan_in_bucket(
         &self,
         making: &Making<'_>,
@@ -252,7 +252,7 @@ impl Server {
                     pruned.deleted.iter().map(|index| index.dump.to_string()).collect();
                 for open in volumes.all().into_iter().filter(|open| open.volume.id() == volume) {
                     let path = volumes.folder(&open.name).join("dumps.json");
-                    // One that is dumped just now does it afterwards.
+                    // A dump in progress does it afterwards.
                     let Ok(_turn) = dumping.take(&open.name) else { continue };
                     let making = Making { groups: groups.clone(), open: &open, path };
                     making.forget(&gone)?;
@@ -267,7 +267,7 @@ impl Server {
         })
     }
 
-    /// Refuses while an unfinished dump goes into the bucket: it would never end.
+    /// Refuses while a bucket is the destination of an unfinished dump, which could then never end.
     pub(crate) fn refuse_dumped_into(&self, bucket: &str) -> Result<(), ServerError> {
         for open in self.volumes.all() {
             let unfinished = self.making(&open).document()?.unfinished;
@@ -284,7 +284,7 @@ impl Server {
     }
 }
 
-/// The place of the dump that goes on; the request must not name another one.
+/// The place of the dump to resume; the request must not name another one.
 fn to_resume(unfinished: &Unfinished, request: &api::DumpRequest) -> Result<Place, ServerError> {
     let to = unfinished.bucket.as_ref().map(|bucket| bucket.to.as_str());
     let Some(to) = to.filter(|to| request.bucket.as_deref().is_none_or(|asked| asked == *to)) else {
@@ -314,7 +314,7 @@ fn keep_of(keep: &api::Keep) -> KeepDumps {
     KeepDumps { last, hourly, daily, weekly, monthly, yearly }
 }
 
-/// What a dump takes of a bucket.
+/// The cost of a dump in a bucket.
 pub(in crate::dumps::images) fn cost_of(
     bytes: u64,
     parts: u32,

@@ -1,23 +1,23 @@
-//! Writing a dump into a bucket, and resuming one that was cut.
+//! Writing a dump into a bucket, and resuming an interrupted one.
 //!
-//! What a crash leaves, step by step:
+//! The state after a crash, step by step:
 //!
-//! | after | is | what comes next |
+//! | after | state | next |
 //! |---|---|---|
 //! | the snapshot was made and held | held, and in no list | the next dump deletes it |
-//! | the dump was written down | no object | it resumes from its beginning, with the same id |
+//! | the dump was recorded | no object | it resumes from its beginning, with the same id |
 //! | `begun` was put | one small object | the same |
 //! | some pieces were put | an upload that no reader sees | it resumes after the last piece that was noted |
 //! | a part was made an object | a part, perhaps not noted | its end is compared, and it stays |
 //! | the index was put | a dump that others see | it is sealed and locked once more, which changes nothing, and is noted |
 //! | it was noted | the last dump of its level | snapshots that no dump needs are deleted, at the latest by the next dump |
 //!
-//! The index is the commit point. A dump that is given up leaves objects only where the store fails
-//! meanwhile; a sweep removes these after a grace.
+//! The index is the commit point. A dump that is given up leaves objects only if the store fails
+//! meanwhile; a sweep removes these after a grace period.
 //!
 //! The base of a dump is chosen from the bucket's own list. A dump there counts if all of its
-//! objects are there and its snapshot is still here with the same root. Dumps that this server has
-//! not noted, as after a restore on a new one, are noted first: their snapshots then stay.
+//! objects exist and its snapshot still exists here with the same root. Dumps that this server has
+//! not recorded, as after a restore on a new one, are recorded first: their snapshots then stay.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ use crate::volumes::snapshots::find_snapshot;
 use crate::work::jobs::Progress;
 use crate::work::threads::Scoped;
 
-/// What a dump into a bucket is made against.
+/// The base of a dump into a bucket.
 pub(super) struct Base {
     pub(super) index: DumpIndex,
     pub(super) snapshot: Snapshot,
@@ -92,7 +92,7 @@ impl Making<'_> {
             }
             let found = match self.snapshot_in(dumps, index, &[], cancel) {
                 Ok(found) => found,
-                // It is no base then, which is said where one is chosen.
+                // It cannot be a base then, which the choice of a base reports.
                 Err(Trouble::Damaged(_) | Trouble::Gone(_)) => None,
                 Err(error) => return Err(place.failed(error)),
             };
@@ -184,8 +184,8 @@ impl Making<'_> {
         }))
     }
 
-    /// Gives up what is unfinished, and removes what there is of it in the bucket. What cannot be
-    /// removed now is swept later.
+    /// Gives up the unfinished dump, and removes its objects from the bucket. A sweep removes the
+    /// rest later.
     pub(super) fn give_up_in(
         &self,
         document: ImageDumpsDocument,
@@ -209,7 +209,7 @@ impl Making<'_> {
 }
 
 impl Making<'_> {
-    /// Dumps of these ids are no longer in their bucket: nothing can be made against them.
+    /// Dumps of these ids are no longer in their bucket: they cannot be bases.
     pub(super) fn forget(&self, gone: &HashSet<String>) -> Result<(), ServerError> {
         let mut document = self.document()?;
         let known = document.dumps.len();
@@ -229,7 +229,7 @@ fn with_level(index: &DumpIndex) -> Option<(u8, &DumpIndex)> {
     }
 }
 
-/// Checks what can be known of a request before anything is done.
+/// Checks a request as far as possible before any action.
 pub(super) fn level_of(request: &api::DumpRequest) -> Result<u8, ServerError> {
     if request.base.is_some() {
         return Err(ServerError::Invalid {
@@ -265,7 +265,7 @@ impl Writing<'_> {
         self.place.failed(error)
     }
 
-    /// What the bucket has of the volume.
+    /// The dumps of the volume in the bucket.
     fn listed(&self) -> Result<Vec<DumpIndex>, ServerError> {
         self.progress.phase("listing the bucket");
         let listing = self.dumps.list(Some(self.making.open.volume.id()), self.cancel());
@@ -312,7 +312,7 @@ impl Writing<'_> {
         match begun {
             Ok(document) => self.write_on(document, &against, &target),
             Err(error) => {
-                // Nothing of it is in the bucket but perhaps the word that it has begun.
+                // The bucket has nothing of it except perhaps its `begun`.
                 let mut document = making.document()?;
                 document.unfinished = None;
                 making.save(&document)?;
@@ -325,7 +325,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Holds what the dump needs, and notes that it has begun.
+    /// Holds the needed snapshots, and records that the dump has begun.
     fn write_down(
         &self,
         (id, against, on): (DumpId, &Against, Option<DumpId>),
@@ -364,7 +364,7 @@ impl Writing<'_> {
         Ok(document)
     }
 
-    /// The unfinished one goes on.
+    /// Resumes the unfinished dump.
     pub(super) fn resume(&self) -> Result<api::DumpResult, ServerError> {
         let (making, open) = (&self.making, self.making.open);
         self.progress.phase("looking at what is there");
@@ -438,7 +438,7 @@ impl Writing<'_> {
         outcome.map_err(|error| self.resumable(error))
     }
 
-    /// Writes what is missing, seals and locks it, and notes that it is whole.
+    /// Writes the missing bytes, seals and locks the dump, and records that it is whole.
     fn write(
         &self,
         document: ImageDumpsDocument,
@@ -510,7 +510,7 @@ impl Writing<'_> {
         Ok(until)
     }
 
-    /// Writes all parts at the same time; also how many bytes were there before.
+    /// Writes all parts at the same time; also returns the number of bytes that existed before.
     fn write_parts(
         &self,
         dump: &Dump<'_>,
@@ -557,7 +557,7 @@ fn parse_id(text: &str) -> Result<DumpId, ServerError> {
     u128::from_str_radix(text, 16).map(|id| DumpId(id.to_be_bytes())).map_err(|_| ServerError::Bug)
 }
 
-/// How far the parts are, as `dumps.json` has it.
+/// The progress of the parts, as in `dumps.json`.
 struct Notes {
     path: PathBuf,
     document: Mutex<ImageDumpsDocument>,
@@ -569,7 +569,8 @@ impl Notes {
         document.unfinished.as_ref()?.bucket.as_ref()?.parts.get(part as usize).cloned()
     }
 
-    /// Without the note the dump goes on all the same, and more is sent again if it is cut.
+    /// Without the note the dump continues all the same, and sends more again after an
+    /// interruption.
     fn note(&self, part: u32, note: &PartNote) {
         let mut document = self.document.lock();
         let bucket = document.unfinished.as_mut().and_then(|unfinished| unfinished.bucket.as_mut());

@@ -7,7 +7,7 @@ use crate::dumps::error::DumpsError;
 use crate::error::ServerError;
 
 impl Server {
-    /// The image dump of a volume that can be gone on with.
+    /// The image dump of a volume that can be resumed.
     pub(crate) fn unfinished_dump(&self, volume: &str) -> Result<Option<api::UnfinishedDump>, ServerError> {
         let open = self.volumes.get(volume)?;
         let document = self.making(&open).document()?;

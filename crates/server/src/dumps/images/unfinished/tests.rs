@@ -96,7 +96,7 @@ fn what_is_durable_of_a_part_is_written_down_as_time_goes_by_and_the_part_goes_o
     let length = file.metadata().expect("its length").len();
     assert!(noted.len() == MARKS && noted[0] < noted[1] && noted[1] <= length, "{noted:?} of {length}");
 
-    // What was durable is there; behind it anything may be.
+    // The durable bytes exist; any bytes may follow.
     file.set_len(noted[1]).expect("cut");
     let begun = ledger.look(&dump, 0, &file, &|| false).expect("it is that part");
     assert_eq!(begun.at().bytes, noted[1], "nothing before the mark is written again");
@@ -152,7 +152,8 @@ fn dump_counts_though_the_snapshot_of_the_one_before_cannot_go() {
     drop(clone);
     making.let_go(&making.document().expect("a document")).expect("nobody needs it");
     assert!(open.volume.snapshot(before).is_none() && open.volume.snapshot(now).is_some());
-    // One that was made for a dump that is not there is no other's either where it can't go.
+    // The snapshot of a dump that does not exist belongs to no other dump, even if it cannot be
+    // deleted.
     let failed = made("image.0.00000003");
     let clone = open.volume.keep_snapshot(failed).expect("a clone of it");
     making.take_back(failed).expect_err("it can't go");
