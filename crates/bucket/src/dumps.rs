@@ -808,7 +808,7 @@ impl BucketDumps {
             // `begun` protects its base, and `deleting` shows that the parts are not a dump: delete
             // them last.
             let mut names = found.names.clone();
-            names.sort_by_key(|name| is_mark(name));
+            names.sort_by_key(is_mark);
             for name in &names {
                 self.store.delete(name, cancel)?;
             }
