@@ -326,7 +326,7 @@ fn comments_avoid_further_phrases_except_in_folders_that_wait() {
     for (phrase, _) in english::COMMENT_PHRASES {
         let text = format!("// The server ({phrase}) ends.\n");
         assert!(!comments_are_plain(&file("crates/volume/src/map.rs", &text)).is_empty(), "{phrase}");
-        assert_eq!(comments_are_plain(&file("crates/server/src/http/map.rs", &text)), [], "{phrase}");
+        assert_eq!(comments_are_plain(&file("crates/server/src/http/mirrors.rs", &text)), [], "{phrase}");
     }
     one(&comments_are_plain(&file("sim/src/a.rs", "/// What a device gave back.\n")), "as a subject");
 }
