@@ -5,6 +5,7 @@
 //! DIR/control.sock               the API; mode 0600
 //! DIR/handover.sock              files that the command line hands over for image dumps and restores; mode 0600
 //! DIR/nbd.sock                   NBD, always there
+//! DIR/restoring                  a restore of the state is running, or was cut
 //! DIR/reserve                    room for a start on a full file system
 //! DIR/identity.pem               key and certificate
 //! DIR/peers.json                 invitations and pinned peers
@@ -120,6 +121,9 @@ impl DataDir {
                     return Err(ServerError::Path { action: "lock", path: lock_path, source });
                 }
             }
+        }
+        if path.join(backup::RESTORING).exists() {
+            return Err(ServerError::Daemon(DaemonError::StatePart { path }));
         }
         guard::close(&path)?;
         let volumes = path.join("volumes");

@@ -54,6 +54,12 @@ pub enum DaemonError {
         /// The directory.
         path: PathBuf,
     },
+    /// A restore of the state was cut, so a part of it is missing.
+    #[error("{} has only a part of a server's state: its restore was cut", path.display())]
+    StatePart {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A directory is not that of a server.
     #[error("{} is not the data directory of a server: it has no identity.pem", path.display())]
     NoDataDir {
@@ -170,6 +176,7 @@ impl DaemonError {
             DaemonError::DataDirBusy { .. } => ErrorKind::Busy,
             DaemonError::DataDirNotEmpty { .. } => ErrorKind::NotEmpty,
             DaemonError::NoDataDir { .. } => ErrorKind::NotFound,
+            DaemonError::StatePart { .. } => ErrorKind::Damaged,
             DaemonError::InvalidBackup { .. } => ErrorKind::Damaged,
             DaemonError::Listen { source, .. } => io_kind(source),
             DaemonError::DamagedState { .. }
@@ -207,6 +214,9 @@ impl DaemonError {
             DaemonError::DataDirNotEmpty { .. } => {
                 "name an empty or missing directory with --data; move this one away if it is to be replaced"
                     .into()
+            }
+            DaemonError::StatePart { path } => {
+                format!("restore it again with `cairn state restore --from FILE --data {}`", path.display())
             }
             DaemonError::NoDataDir { .. } => "name the directory of the server with --data".into(),
             DaemonError::InvalidBackup { .. } => "use another file that `cairn state backup` wrote".into(),

@@ -10,6 +10,9 @@
 //! Each document is replaced as a whole when it changes, so a copy of a running server has each of
 //! them as it was at some moment of the copy. Volumes, histories and clones are data, and are not
 //! in it.
+//!
+//! A restore that was cut leaves the file `restoring`. No server starts there, as a part of the
+//! state could open a LUN to everyone. The next restore deletes that part and begins again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
@@ -27,6 +30,8 @@ use crate::daemon::error::DaemonError;
 use crate::error::ServerError;
 use crate::state;
 
+/// The mark of a directory into which the state is being restored.
+pub(super) const RESTORING: &str = "restoring";
 /// The version of the file.
 const VERSION: u32 = 1;
 /// A line is a path and a few numbers; a longer line is of another file.
@@ -182,8 +187,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Puts the state in the file `from` into the data directory `dir`, which must be empty, or
-/// missing. Nothing is written before all of the file was checked.
+/// Puts the state in the file `from` into the data directory `dir`, which must be empty, missing, or
+/// the rest of a restore that was cut. Nothing is written before all of the file was checked.
 pub fn restore(from: &Path, dir: &Path) -> Result<StateBackup, ServerError> {
     let damaged = |fault| ServerError::Daemon(DaemonError::InvalidBackup { path: from.to_owned(), fault });
     // Checked before anything is made.
@@ -202,14 +207,22 @@ pub fn restore(from: &Path, dir: &Path) -> Result<StateBackup, ServerError> {
     if held.try_lock().is_err() {
         return Err(ServerError::Daemon(DaemonError::DataDirBusy { path: dir }));
     }
+    let mark = dir.join(RESTORING);
+    let was_cut = mark.exists();
     let others = fs::read_dir(&dir).map_err(ServerError::path("read", &dir))?;
-    if others.flatten().any(|entry| entry.file_name() != "lock") {
+    if !was_cut && others.flatten().any(|entry| entry.file_name() != "lock") {
         if !had_lock {
             let _ = fs::remove_file(&lock);
         }
         return Err(ServerError::Daemon(DaemonError::DataDirNotEmpty { path: dir }));
     }
     let owner = fs::metadata(&dir).map_err(ServerError::path("look at", &dir))?;
+    let begin = || -> io::Result<()> {
+        File::create(&mark)?.sync_all()?;
+        state::sync_parent(&mark)?;
+        documents(&dir)?.iter().try_for_each(|path| fs::remove_file(dir.join(path)))
+    };
+    begin().map_err(ServerError::path("write to", &dir))?;
     let mut made = Vec::new();
     let restored = read(from, &damaged, &mut |path, content| {
         let to = dir.join(path);
@@ -219,12 +232,15 @@ pub fn restore(from: &Path, dir: &Path) -> Result<StateBackup, ServerError> {
     });
     match restored {
         Ok((files, bytes)) => {
+            fs::remove_file(&mark)
+                .and_then(|()| state::sync_parent(&mark))
+                .map_err(ServerError::path("write to", &dir))?;
             // The server makes its own lock, with its own owner.
             let _ = fs::remove_file(&lock);
             Ok(StateBackup { file: from.display().to_string(), files, bytes })
         }
         Err(error) => {
-            made.iter().for_each(|path| drop(fs::remove_file(path)));
+            made.iter().chain([&mark]).for_each(|path| drop(fs::remove_file(path)));
             Err(error)
         }
     }

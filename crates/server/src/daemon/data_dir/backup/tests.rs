@@ -73,6 +73,36 @@ fn damaged_or_foreign_backup_is_refused_and_makes_nothing() {
 }
 
 #[test]
+fn restore_that_was_cut_keeps_servers_out_and_is_done_again() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (old, new, file) =
+        (scratch.path().join("old"), scratch.path().join("new"), scratch.path().join("state"));
+    data_dir(&old);
+    back_up(&old, &file, false).unwrap();
+    let all = documents(&old).unwrap();
+    for done in 0..all.len() {
+        fs::create_dir_all(new.join("volumes/v")).unwrap();
+        fs::create_dir_all(new.join("devices")).unwrap();
+        for path in ["lock", RESTORING] {
+            File::create(new.join(path)).unwrap();
+        }
+        // The last one was cut in the middle.
+        for path in &all[..=done] {
+            fs::write(new.join(path), b"{").unwrap();
+        }
+        let opened = crate::daemon::data_dir::DataDir::open(&new).map(drop);
+        assert!(matches!(opened, Err(ServerError::Daemon(DaemonError::StatePart { .. }))), "{opened:?}");
+        assert_eq!(restore(&file, &new).unwrap().files, 7);
+        assert_eq!(documents(&new).unwrap(), all);
+        for path in &all {
+            assert_eq!(fs::read(new.join(path)).unwrap(), fs::read(old.join(path)).unwrap());
+        }
+        crate::daemon::data_dir::DataDir::open(&new).unwrap();
+        fs::remove_dir_all(&new).unwrap();
+    }
+}
+
+#[test]
 fn directory_in_use_is_not_restored_into() {
     let scratch = tempfile::tempdir().unwrap();
     let (old, new, file) =
