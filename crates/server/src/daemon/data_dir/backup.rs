@@ -187,8 +187,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Puts the state in the file `from` into the data directory `dir`, which must be empty, missing, or
-/// the rest of a restore that was cut. Nothing is written before all of the file was checked.
+/// Puts the state in the file `from` into the data directory `dir`. The directory must be empty,
+/// missing, or the rest of a restore that was cut. Nothing is written before all of the file was
+/// checked.
 pub fn restore(from: &Path, dir: &Path) -> Result<StateBackup, ServerError> {
     let damaged = |fault| ServerError::Daemon(DaemonError::InvalidBackup { path: from.to_owned(), fault });
     // Checked before anything is made.
