@@ -226,8 +226,9 @@ impl Volume {
         }
         state.settle_releases();
         if self.wants_write_back(&state) {
+            let limit = self.write_back_at_once(&state);
             drop(state);
-            return self.place(PLACE_BLOCKS, u64::MAX).map(drop);
+            return self.place(limit, u64::MAX).map(drop);
         }
         if self.is_due(&state) {
             drop(state);
@@ -270,15 +271,28 @@ impl Volume {
         let mut state = self.state.lock();
         state.check_mendable()?;
         if !state.inodes_are_lost() && self.wants_write_back(&state) {
+            let limit = self.write_back_at_once(&state);
             drop(state);
-            return self.place(PLACE_BLOCKS, u64::MAX).map(drop);
+            return self.place(limit, u64::MAX).map(drop);
         }
         self.arrivals.wait_for(&mut state, patience);
         Ok(())
     }
 
     pub(crate) fn wants_write_back(&self, state: &State) -> bool {
-        state.lacks_room.is_none() && state.open.unplaced >= WRITE_BACK_AT.min(self.memory.dirty_blocks / 2)
+        let dirty = self.memory.dirty_blocks;
+        let most = if state.open.is_scattered() { (dirty / 4).max(WRITE_BACK_AT) } else { WRITE_BACK_AT };
+        state.lacks_room.is_none() && state.open.unplaced >= most.min(dirty / 2)
+    }
+
+    /// Blocks of one batch of write-back. Blocks of a batch get their places in the order of the
+    /// file, so a long batch of scattered blocks can later be read in order with few requests.
+    fn write_back_at_once(&self, state: &State) -> usize {
+        if state.open.is_scattered() {
+            (self.memory.dirty_blocks as usize / 2).max(PLACE_BLOCKS)
+        } else {
+            PLACE_BLOCKS
+        }
     }
 
     /// Whether a consistency point should run now: by age, by the number of changes, by the log, or

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use cairn_device::Ticket;
 use cairn_frontend_session::limits::{RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN};
-use cairn_frontend_session::{Input, Patience, Socket, Window};
+use cairn_frontend_session::{Input, Patience, ReadAhead, Socket, Window};
 use cairn_proto_iscsi::pdu::{DIGEST_BYTES, HEADER_BYTES, Header, digest, padding};
 use cairn_proto_iscsi::{Attribute, Event, LoginError, RejectReason, Session as Protocol, Violation};
 use parking_lot::{Mutex, MutexGuard};
@@ -51,6 +51,7 @@ pub(crate) fn run(shared: &Arc<Shared>, entry: &Arc<Entry>, socket: &Arc<Socket>
         export.block_bytes = export.block_bytes.max(export.device.geometry().alignment);
         let target = login.identity.target.clone().unwrap_or_default();
         let attached = shared.units.attach(target.clone(), &export, &login.identity.port(), &entry.gate);
+        export.device = Arc::new(ReadAhead::new(export.device));
         Place { attached, export, target }
     });
     socket.set_receive_timeout(Some(IDLE_LOOK))?;

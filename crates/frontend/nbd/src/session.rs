@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cairn_frontend_session::limits::{
     HANDSHAKE_LONGEST, HANDSHAKE_TIMEOUT, RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN, SLOW_ROUND,
 };
-use cairn_frontend_session::{Input, Patience, Payload, Socket, Window, Windows};
+use cairn_frontend_session::{Input, Patience, Payload, ReadAhead, Socket, Window, Windows};
 use cairn_proto_nbd::{
     Catalog, Command, Decoded, ExportDescription, ExportState, Handshake, NbdError, Negotiated, Refusal,
     ReplyTo, Request, Step, TlsPolicy, Violation, decode_request, request_header_bytes,
@@ -40,7 +40,8 @@ pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: Socket) -> Result
     let Some(established) = negotiate(shared, entry, Transport::Plain(socket), &mut input)? else {
         return Ok(());
     };
-    let Established { mut transport, negotiated, name, export } = established;
+    let Established { mut transport, negotiated, name, mut export } = established;
+    export.device = Arc::new(ReadAhead::new(export.device));
     let mut session = Session {
         entry,
         negotiated,

@@ -9,11 +9,14 @@
 //!   its part ([`Windows`]).
 //! - Connections that have shown nothing yet have places of their own, and make room for each other
 //!   ([`Lobby`]).
+//! - A client that reads in order waits for the disk and for the network at the same time
+//!   ([`ReadAhead`]).
 //! - A server's connections are on one roster, from their acceptance to their end ([`Roster`]).
 //! - A session's activity is counted once a batch, under a lock that only readers of the counts
 //!   also take ([`Meter`]).
 
 mod acceptors;
+mod ahead;
 mod input;
 pub mod limits;
 mod lobby;
@@ -32,6 +35,7 @@ mod unfinished;
 mod window;
 
 pub use acceptors::{Acceptors, Portal};
+pub use ahead::ReadAhead;
 pub use input::Input;
 pub use lobby::{Lobby, Place};
 pub use meter::{Activity, Batch, Kind, Meter, Rate, Totals};

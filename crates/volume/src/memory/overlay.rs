@@ -226,6 +226,11 @@ impl Overlay {
         self.changes + self.inodes.len() as u64
     }
 
+    /// True when the unplaced blocks came in short writes, or in writes that are not in order.
+    pub(crate) fn is_scattered(&self) -> bool {
+        self.queue.len() as u64 * LONG_WRITE_BLOCKS as u64 > self.unplaced
+    }
+
     /// True while a batch that was launched before the one with this number is in flight.
     pub(crate) fn flies_before(&self, launch: u64) -> bool {
         self.flights.iter().any(|flying| *flying < launch)

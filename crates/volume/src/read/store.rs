@@ -31,6 +31,13 @@ const REMEMBERED: f64 = 1.0;
 /// Blocks that one device operation carries at most: 1 MiB.
 const RUN_BLOCKS_MAX: u64 = 256;
 
+/// Wanted blocks of one call from which on an operation also reads unwanted ones between them. Few
+/// blocks are read at the same time anyway.
+const SPREAD_MIN: usize = 128;
+/// Unwanted blocks in a row that one operation reads along: they cost a disk about as much as one
+/// more operation (10 us and 1.1 GB/s were measured).
+const GAP_BLOCKS: u64 = 2;
+
 /// A block to load: its pointer, and its expected kind.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
@@ -205,7 +212,8 @@ impl Store {
             missing.sort_unstable_by_key(|index| wanted[*index].pointer.vbn);
             missing.dedup_by_key(|index| wanted[*index].pointer);
             let places = self.locate_all(missing.iter().map(|index| wanted[*index].pointer.vbn), redirects);
-            for (index, read) in missing.iter().zip(self.read_places(&places)) {
+            let gap = if missing.len() < SPREAD_MIN { 0 } else { GAP_BLOCKS };
+            for (index, read) in missing.iter().zip(self.read_spread(&places, gap)) {
                 let want = &wanted[*index];
                 let verified =
                     read.map_err(VolumeError::from).and_then(|block| self.verify(want, block, keep));
@@ -321,19 +329,37 @@ impl Store {
 
     /// Reads blocks at places on the device, in one batch, neighbours in one operation; unverified.
     pub(crate) fn read_places(&self, places: &[Option<u64>]) -> Vec<Result<Block, DeviceError>> {
-        let runs = joined(places.iter().flatten().map(|offset| (*offset, 1)));
-        let operations = self.read_joined(&runs);
+        self.read_spread(places, 0)
+    }
+
+    /// [`Store::read_places`], where an operation also reads up to `gap` blocks between two places.
+    fn read_spread(&self, places: &[Option<u64>], gap: u64) -> Vec<Result<Block, DeviceError>> {
+        let known: Vec<u64> = places.iter().flatten().copied().collect();
+        let spans = spans(&known, gap);
+        let read = |span: &Span| Operation::read(span.start, (span.blocks * BLOCK_SIZE as u64) as u32);
+        let mut operations: Vec<Operation> = spans.iter().map(read).collect();
+        self.device.run(&mut operations);
         let mut blocks = Vec::with_capacity(places.len());
         let mut again = Vec::new();
-        for (operation, (start, count)) in operations.into_iter().zip(runs) {
+        for (operation, span) in operations.into_iter().zip(spans) {
             match operation.into_data() {
-                Ok(data) => append_blocks(data, count as usize, &mut blocks),
+                Ok(data) if span.wanted.len() as u64 == span.blocks => {
+                    append_blocks(data, span.blocks as usize, &mut blocks);
+                }
+                Ok(data) => {
+                    let mut all = Vec::with_capacity(span.blocks as usize);
+                    append_blocks(data, span.blocks as usize, &mut all);
+                    let number = |place: &u64| ((place - span.start) / BLOCK_SIZE as u64) as usize;
+                    let wanted = known[span.wanted].iter();
+                    blocks.extend(wanted.map(|place| {
+                        std::mem::replace(&mut all[number(place)], Err(DeviceError::OutOfService))
+                    }));
+                }
                 Err(error) => {
-                    if count > 1 && is_of_a_place(&error) {
-                        let place = |n: u64| (blocks.len() + n as usize, start + n * BLOCK_SIZE as u64);
-                        again.extend((0..count).map(place));
+                    if span.blocks > 1 && is_of_a_place(&error) {
+                        again.extend(span.wanted.clone().map(|index| (index, known[index])));
                     }
-                    blocks.extend((0..count).map(|_| Err(error.clone())));
+                    blocks.extend(span.wanted.map(|_| Err(error.clone())));
                 }
             }
         }
@@ -493,6 +519,34 @@ pub(crate) fn joined(places: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)
         }
     }
     runs
+}
+
+/// One operation that reads wanted blocks.
+pub(crate) struct Span {
+    /// In bytes.
+    pub(crate) start: u64,
+    pub(crate) blocks: u64,
+    /// Its part of the list of wanted places.
+    pub(crate) wanted: std::ops::Range<usize>,
+}
+
+/// The operations that read `places`, in their order. Places that are in order and have at most
+/// `gap` blocks between them are read together.
+pub(crate) fn spans(places: &[u64], gap: u64) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
+    for (index, place) in places.iter().enumerate() {
+        if let Some(span) = spans.last_mut()
+            && let Some(between) = place.checked_sub(span.start + span.blocks * BLOCK_SIZE as u64)
+            && between <= gap * BLOCK_SIZE as u64
+            && span.blocks + between / BLOCK_SIZE as u64 + 1 <= RUN_BLOCKS_MAX
+        {
+            span.blocks += between / BLOCK_SIZE as u64 + 1;
+            span.wanted.end = index + 1;
+        } else {
+            spans.push(Span { start: *place, blocks: 1, wanted: index..index + 1 });
+        }
+    }
+    spans
 }
 
 /// The `count` blocks of a read, whatever the device has answered, as others follow.

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::commit::space::Redirects;
-use crate::read::store::{append_blocks, joined};
+use crate::read::store::{append_blocks, joined, spans};
 
 /// Records its requests, and on demand answers reads in pieces of any lengths.
 struct Asked {
@@ -286,4 +286,81 @@ fn memory_that_a_volume_is_given_is_kept_to() {
     assert_eq!(read(&volume, lun, 0, 6000), (1000..7000).collect::<Vec<u64>>());
     let read = in_memory();
     assert!(0 < read && read <= CACHED, "{read} blocks that were read are in memory");
+}
+
+#[test]
+fn blocks_that_are_near_each_other_are_read_together_with_those_between() {
+    let device = Asked::new(8192, None);
+    let volume = open(&device);
+    let lun = file(&volume, 2000);
+    let other = file(&volume, 2000);
+    // Each block of the one file has one of the other beside it.
+    for first in 0..1000 {
+        write(&volume, lun, first, 1, 1000).expect("there is room");
+        write(&volume, other, first, 1, 5000).expect("there is room");
+        if first % 2 == 1 {
+            volume.flush().expect("it flushes");
+        }
+    }
+    volume.consistency_point().expect("it commits");
+    volume.store.forget();
+    device.take();
+    assert_eq!(read(&volume, lun, 0, 1000), (1000..2000).collect::<Vec<u64>>());
+    let asked = device.take().concat();
+    assert!(asked.len() < 40, "{} operations", asked.len());
+    // An unreadable block of the other file costs none of this one, and its own is named.
+    let pointer = |file, lba: u64| {
+        let tree = volume.inode(file).expect("it is there").tree;
+        let committed = volume.state.lock().committed.clone();
+        let pointers = volume.tree(&committed, file, tree).pointers(&[Lba(lba)]);
+        pointers.into_iter().next().expect("one").expect("it is whole")
+    };
+    for (file, lba, unreadable) in [(other, 300, None), (lun, 301, Some(301))] {
+        let vbn = pointer(file, lba).vbn;
+        let place = volume.store.space().place_of(vbn, &Redirects::default()).expect("it has a place");
+        device.device.fail_reads(place..place + BLOCK_SIZE as u64);
+        volume.store.forget();
+        let mut reads: Vec<BlockRead> = (0..1000).map(|lba| BlockRead::new(Lba(lba), 1)).collect();
+        volume.read(lun, &mut reads, true);
+        for read in reads {
+            let outcome = read.outcome.expect("it has an outcome");
+            assert_eq!(outcome.is_err(), Some(read.lba.0) == unreadable, "block {}", read.lba.0);
+        }
+        device.device.heal_reads();
+    }
+    assert_eq!(volume.damaged().len(), 1);
+    // Few blocks are read alone.
+    volume.store.forget();
+    device.take();
+    assert_eq!(read(&volume, lun, 0, 100), (1000..1100).collect::<Vec<u64>>());
+    let asked = device.take().concat();
+    let bytes: u64 = asked.iter().map(|(_, _, length)| length).sum();
+    assert!(bytes <= 110 * BLOCK_SIZE as u64, "{bytes} bytes for 100 blocks and the nodes above");
+}
+
+#[test]
+fn operations_of_spread_places_have_all_of_them_and_no_long_gap() {
+    const BLOCK: u64 = BLOCK_SIZE as u64;
+    let mut rng = Rng::new(33);
+    for round in 0..500 {
+        let mut places: Vec<u64> = (0..rng.below(300)).map(|_| rng.below(4000) * BLOCK).collect();
+        if round % 4 > 0 {
+            places.sort_unstable();
+        }
+        let gap = [0, 1, 8][round % 3];
+        let spans = spans(&places, gap);
+        let mut next = 0;
+        for span in &spans {
+            assert!(span.blocks <= 256);
+            assert_eq!(span.wanted.start, next);
+            next = span.wanted.end;
+            let own = &places[span.wanted.clone()];
+            assert_eq!(own.first(), Some(&span.start));
+            assert_eq!(own.last(), Some(&(span.start + (span.blocks - 1) * BLOCK)));
+            for pair in own.windows(2) {
+                assert!(pair[1] > pair[0] && pair[1] - pair[0] <= (gap + 1) * BLOCK);
+            }
+        }
+        assert_eq!(next, places.len());
+    }
 }
