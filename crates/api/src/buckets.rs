@@ -28,6 +28,55 @@ pub struct AddBucket {
     /// do: in its environment, in `~/.aws/credentials`, and at the role of the machine.
     #[serde(default)]
     pub credentials: Option<String>,
+    /// A key file of the server's machine, as `cairn key create` makes it. The server encrypts all
+    /// objects and their names. The place must be empty, or encrypted for a key in this file.
+    #[serde(default)]
+    pub key: Option<String>,
+}
+
+/// The encryption of a bucket. It holds no secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BucketEncryption {
+    /// The id of the key of the bucket: the same on each server that has the bucket.
+    pub key_id: String,
+    /// The key file, on the server's machine.
+    pub key_file: String,
+    /// The public key of the key in that file that opens the bucket.
+    pub recipient: String,
+}
+
+/// The recipients of an encrypted bucket: a key of each opens it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BucketKeys {
+    /// The id of the key of the bucket.
+    pub key_id: String,
+    /// The recipients.
+    pub recipients: Vec<BucketRecipient>,
+}
+
+/// A recipient of an encrypted bucket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BucketRecipient {
+    /// The public key.
+    pub recipient: String,
+    /// This server has the secret key.
+    pub own: bool,
+}
+
+/// Adds a recipient to an encrypted bucket.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddBucketRecipient {
+    /// The public key, as `cairn key show` prints it.
+    pub recipient: String,
+}
+
+/// Names the key file that this server opens an encrypted bucket with.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetBucketKey {
+    /// The file, on the server's machine.
+    pub key: String,
 }
 
 /// How a bucket is deleted.
@@ -57,6 +106,9 @@ pub struct Bucket {
     /// Where its credentials come from: `environment`, `machine role` or the path of a file; none
     /// of a directory.
     pub credentials: Option<String>,
+    /// How it is encrypted; none of a bucket that is not.
+    #[serde(default)]
+    pub encryption: Option<BucketEncryption>,
     /// When it was added.
     pub added_ms: u64,
     /// When it was probed last.

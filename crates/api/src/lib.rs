@@ -44,7 +44,8 @@ pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target, WriteCache
 pub use activity::{Activity, Rate};
 pub use address::{Address, DEFAULT_DATA, InvalidAddress};
 pub use buckets::{
-    AddBucket, Bucket, BucketAbility, BucketChange, BucketCheck, BucketUse, DeleteBucketQuery,
+    AddBucket, AddBucketRecipient, Bucket, BucketAbility, BucketChange, BucketCheck, BucketEncryption,
+    BucketKeys, BucketRecipient, BucketUse, DeleteBucketQuery, SetBucketKey,
 };
 pub use changed::{ChangedQuery, ChangedRange, ChangedRanges};
 pub use clones::{CreateClone, VolumeClone};

@@ -57,6 +57,7 @@ use self::skeleton::Skeleton;
 use crate::error::{StoreError, Trouble, Verb};
 use crate::limits::PUT_BYTES_MAX;
 use crate::name::{InvalidName, Name, Prefix};
+use crate::seal::MORE_BYTES_MAX;
 use crate::store::{Nonce, Put, Store, extend_lock, list_all};
 use crate::workers::Workers;
 
@@ -299,7 +300,11 @@ impl BucketDumps {
     }
 
     fn index(&self, name: &Name, cancel: &AtomicBool) -> Result<Option<DumpIndex>, DumpsError> {
-        let Some(bytes) = self.small(name, cancel)? else { return Ok(None) };
+        let bytes = match self.small(name, cancel) {
+            Err(error) if error.is_damaged() => return Err(DumpsError::Damaged(name.clone())),
+            bytes => bytes?,
+        };
+        let Some(bytes) = bytes else { return Ok(None) };
         let own = self.parse(name);
         match DumpIndex::parse(&bytes) {
             // An index under the name of another dump was copied there.
@@ -351,7 +356,11 @@ impl BucketDumps {
         }
         for (volume, dump, name) in begun {
             let Some(found) = folders.get_mut(&(volume, dump)) else { continue };
-            let text = self.small(&name, cancel)?;
+            let text = match self.small(&name, cancel) {
+                // As one whose text is wrong.
+                Err(error) if error.is_damaged() => None,
+                text => text?,
+            };
             found.on = text.and_then(|text| parse_dump_id(std::str::from_utf8(&text).ok()?.trim()));
         }
         let headless = folders.values().filter(|found| self.has_parts_alone(found));
@@ -484,7 +493,9 @@ impl BucketDumps {
     ) -> Result<PartEntry, DumpsError> {
         let uploaded = upload.finish()?;
         let mut entry = PartEntry { length: uploaded.length, skeleton: 0 };
-        if let Some(skeleton) = uploaded.skeleton.filter(|skeleton| skeleton.len() <= PUT_BYTES_MAX) {
+        if let Some(skeleton) =
+            uploaded.skeleton.filter(|skeleton| skeleton.len() <= PUT_BYTES_MAX - MORE_BYTES_MAX)
+        {
             let name = self.name(volume, dump, &skeleton_file(part))?;
             let length = skeleton.len() as u64;
             // A dump without one opens too, only slower.

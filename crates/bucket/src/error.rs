@@ -77,9 +77,31 @@ pub enum CredentialTrouble {
     NoRole,
 }
 
+/// The trouble with the key of an encrypted bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyTrouble {
+    /// No identity in the file opens the key of the bucket.
+    NotRecipient,
+    /// The public key is none of the recipients.
+    NoRecipient,
+    /// Without this recipient no identity opens the bucket.
+    LastRecipient,
+}
+
 /// Why a call failed.
 #[derive(Debug, Clone)]
 pub enum Trouble {
+    /// The object differs from the one that was written under this name in an encrypted bucket.
+    Damaged {
+        /// The kind of the damage.
+        how: &'static str,
+        /// The name in the store, if that is another one.
+        stored: Option<Name>,
+    },
+    /// The object was encrypted by a newer version.
+    Newer(u32),
+    /// The key of an encrypted bucket.
+    Key(KeyTrouble),
     /// The bucket does not exist.
     NoBucket,
     /// The credentials are missing, wrong or expired.
@@ -170,6 +192,11 @@ impl StoreError {
         matches!(self.trouble, Trouble::Missing)
     }
 
+    /// The object is in an encrypted bucket and differs from the one that was written.
+    pub fn is_damaged(&self) -> bool {
+        matches!(self.trouble, Trouble::Damaged { .. })
+    }
+
     /// The caller cancelled it.
     pub fn is_cancelled(&self) -> bool {
         matches!(self.trouble, Trouble::Cancelled)
@@ -179,6 +206,12 @@ impl StoreError {
     pub fn next(&self) -> String {
         let place = &self.place;
         match &self.trouble {
+            Trouble::Damaged { .. } => {
+                "restore the object from a version that the store keeps, and find out why it changed"
+                    .to_owned()
+            }
+            Trouble::Newer(_) => "use a newer cairn".to_owned(),
+            Trouble::Key(trouble) => key_next(*trouble),
             Trouble::NoBucket => format!("create the bucket of {place}, or correct its name"),
             Trouble::Credentials(trouble) => credentials_next(*trouble),
             Trouble::Forbidden => format!(
@@ -248,6 +281,17 @@ fn credentials_next(trouble: CredentialTrouble) -> String {
     }
 }
 
+fn key_next(trouble: KeyTrouble) -> String {
+    match trouble {
+        KeyTrouble::NotRecipient => {
+            "name the file of a key that is a recipient; a server that has the bucket adds one with `cairn bucket key add`"
+        }
+        KeyTrouble::NoRecipient => "list the recipients with `cairn bucket key list`",
+        KeyTrouble::LastRecipient => "add another recipient first, with `cairn bucket key add`",
+    }
+    .to_owned()
+}
+
 fn io_next(error: &io::Error, place: &str) -> String {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -268,6 +312,22 @@ impl fmt::Display for StoreError {
         }
         f.write_str(": ")?;
         match &self.trouble {
+            Trouble::Damaged { how, stored: Some(stored) } => {
+                write!(f, "the object is damaged: {how} (its name in the store is {stored})")
+            }
+            Trouble::Damaged { how, stored: None } => write!(f, "the object is damaged: {how}"),
+            Trouble::Newer(version) => {
+                write!(f, "the object was encrypted in version {version}, which this program does not know")
+            }
+            Trouble::Key(KeyTrouble::NotRecipient) => {
+                f.write_str("the bucket is encrypted for other keys than those in the key file")
+            }
+            Trouble::Key(KeyTrouble::NoRecipient) => {
+                f.write_str("the public key is none of the recipients of the bucket")
+            }
+            Trouble::Key(KeyTrouble::LastRecipient) => {
+                f.write_str("this is the last recipient; without it the data of the bucket is lost")
+            }
             Trouble::NoBucket => f.write_str("the bucket does not exist"),
             Trouble::Credentials(CredentialTrouble::Missing) => f.write_str("no credentials were found"),
             Trouble::Credentials(CredentialTrouble::Unreadable) => {

@@ -34,7 +34,7 @@
 //!    detected, and the object is named. The newest root is checked by its own checksum and place.
 //!    A caller that remembers the newest root it saw ([`Seen`]) detects a store that returned to an
 //!    older state. The digests are XXH3-128, which detects accidents and objects of Cairn in a
-//!    wrong place. They do not protect against a forger; encryption adds that.
+//!    wrong place. They do not protect against a forger; [`crate::seal`] does.
 //! 5. **Garbage by roots.** A region object is deleted after a grace period if an expired image
 //!    names it and the kept images before and after do not. The history of images is a line, so the
 //!    images that name an object are neighbours and the two comparisons suffice. An image expires

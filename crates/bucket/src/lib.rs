@@ -2,7 +2,7 @@
 //! a bucket.
 //!
 //! [`Store`] has the verbs and their invariants. [`Directory`], [`Memory`] and [`Remote`] are
-//! drivers. [`Retrying`] waits failures out and resolves lost answers. [`probe`] measures the real
+//! drivers. [`Retrying`] waits failures out and resolves lost answers. [`seal::Sealed`] encrypts. [`probe`] measures the real
 //! behaviour of a store, and [`Abilities::allows`] reports the supported uses.
 //!
 //! The crate is synchronous: a call blocks its thread, and [`Net`] owns the only runtime.
@@ -21,6 +21,7 @@ mod place;
 mod probe;
 mod remote;
 mod retrying;
+pub mod seal;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -29,7 +30,7 @@ mod workers;
 pub use abilities::{Abilities, Ability, Allowed, Found, Use, Verdict};
 pub use date::{parse_utc, utc};
 pub use directory::Directory;
-pub use error::{CredentialTrouble, StoreError, Trouble, Verb};
+pub use error::{CredentialTrouble, KeyTrouble, StoreError, Trouble, Verb};
 pub use memory::{Faults, Habits, Locks, Memory};
 pub use name::{InvalidName, NAME_BYTES_MAX, Name, Prefix, SEGMENT_BYTES_MAX};
 pub use pause::{Pause, Sleep};

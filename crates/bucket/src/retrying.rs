@@ -201,6 +201,10 @@ impl<S: Store> Store for Retrying<S> {
         self.store.place()
     }
 
+    fn lists_in_order(&self) -> bool {
+        self.store.lists_in_order()
+    }
+
     fn put_new(
         &self,
         name: &Name,

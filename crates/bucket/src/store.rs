@@ -138,8 +138,21 @@ pub struct Piece {
     pub number: u32,
     /// Bytes.
     pub length: u64,
-    /// The name that the store gave its content.
+    /// The name that the store gave its content. A part after `~` is of the client that put it; a
+    /// listing lacks that part.
     pub tag: String,
+}
+
+impl Piece {
+    /// Whether this answer to a put and `listed`, which a listing shows, are the same piece. Stores
+    /// put quotes around a tag in one of the two.
+    pub fn is(&self, listed: &Piece) -> bool {
+        let tag = |piece: &Piece| {
+            let tag = piece.tag.split_once('~').map_or(piece.tag.as_str(), |(tag, _)| tag);
+            tag.trim_matches('"').to_owned()
+        };
+        (self.number, self.length) == (listed.number, listed.length) && tag(self) == tag(listed)
+    }
 }
 
 /// The operations of an object store that Cairn needs.
@@ -150,8 +163,14 @@ pub trait Store: Send + Sync {
     /// The place as people write it: `s3://bucket/prefix`, `file:///srv/bucket`.
     fn place(&self) -> &str;
 
+    /// Whether [`Store::list`] lists in order of names. An encrypted bucket has an order of its own;
+    /// there only numbers in the folders that [`crate::seal`] names are in order.
+    fn lists_in_order(&self) -> bool {
+        true
+    }
+
     /// Creates an object of at most [`crate::limits::PUT_BYTES_MAX`] bytes, unless one of that name
-    /// exists.
+    /// exists. An encrypted bucket takes 32 KiB less.
     ///
     /// # Errors
     /// The object was not created, or that is unclear. A repeated call with the same nonce is safe.
@@ -232,7 +251,9 @@ pub trait Store: Send + Sync {
     /// [`crate::Trouble::Missing`] if the object does not exist.
     fn head(&self, name: &Name, cancel: &AtomicBool) -> Result<Head, StoreError>;
 
-    /// Lists at most `count` objects in order of their names.
+    /// Lists at most `count` objects in order of their names, or in the order of
+    /// [`Store::lists_in_order`]. The length of an object that was put in pieces may be a little
+    /// too large in an encrypted bucket; [`Store::head`] has the exact one.
     ///
     /// # Errors
     /// Nothing was listed.
@@ -262,6 +283,10 @@ pub trait Store: Send + Sync {
 impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
     fn place(&self) -> &str {
         (**self).place()
+    }
+
+    fn lists_in_order(&self) -> bool {
+        (**self).lists_in_order()
     }
 
     fn put_new(
@@ -353,7 +378,7 @@ pub fn extend_lock(
     }
 }
 
-/// Everything below a prefix, page by page.
+/// Everything below a prefix, in order of names.
 ///
 /// # Errors
 /// As [`Store::list`]; also [`crate::Trouble::Answer`] past [`crate::limits::COLLECTED_MAX`]
@@ -370,7 +395,8 @@ pub fn list_all(store: &dyn Store, prefix: &Prefix, cancel: &AtomicBool) -> Resu
     loop {
         let page = store.list(prefix, &from, crate::limits::PAGE_OBJECTS_MAX, cancel)?;
         for listed in page.objects {
-            if all.last().is_some_and(|last| last.name >= listed.name) {
+            let is_in_order = all.last().is_none_or(|last| last.name < listed.name);
+            if !is_in_order && store.lists_in_order() {
                 return Err(answer("a listing is not in order of names"));
             }
             all.push(listed);
@@ -383,9 +409,16 @@ pub fn list_all(store: &dyn Store, prefix: &Prefix, cancel: &AtomicBool) -> Resu
                 return Err(answer("a listing does not end"));
             }
             Some(next) => from = ListFrom::Page(next),
-            None => return Ok(all),
+            None => break,
         }
     }
+    if !store.lists_in_order() {
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        if all.windows(2).any(|pair| matches!(pair, [one, other] if one.name == other.name)) {
+            return Err(answer("a listing has a name twice"));
+        }
+    }
+    Ok(all)
 }
 
 /// A name as text in serde.

@@ -12,6 +12,7 @@ mod device;
 mod files;
 mod group;
 mod image;
+mod key;
 mod mirror;
 mod restore;
 mod service;
@@ -19,13 +20,14 @@ mod state;
 mod trace;
 mod web;
 
-pub use bucket::{AddBucket, Bucket};
+pub use bucket::{AddBucket, Bucket, BucketKey};
 pub use device::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
 pub use files::{CountLimit, DiffSnapshots, Dump, Mount, Quota, SetQuota, SizeLimit, TreeName, Unmount};
 pub use group::{Group, SetGroup};
 pub use image::{
     DumpImage, DumpName, ExtractImage, Image, MountImage, PruneImages, RestoreImage, is_in_bucket, split_path,
 };
+pub use key::Key;
 pub use mirror::{Compress, Decision, DrillMirror, Link, Mirror};
 pub use restore::Restore;
 pub use service::{ConfigFile, InstallService, Serve, Service};
@@ -169,6 +171,9 @@ pub enum Command {
     /// Manage buckets: object stores that the server may use
     #[command(subcommand)]
     Bucket(Bucket),
+    /// Create and show key files, which encrypted buckets need
+    #[command(subcommand)]
+    Key(Key),
     /// Record, import, analyse, replay and generate traces of devices
     #[command(subcommand)]
     Trace(Trace),

@@ -9,6 +9,7 @@ mod dump;
 mod export;
 mod group;
 pub mod image;
+mod key;
 mod lun;
 mod mirror;
 mod mount;
@@ -35,7 +36,7 @@ use std::time::{Duration, Instant};
 use cairn_api::client::Client;
 use cairn_api::{self as api, ErrorKind};
 
-use crate::arguments::{Command, Image, Restore, Trace};
+use crate::arguments::{Command, Image, Key, Restore, Trace};
 use crate::exit::Failure;
 use crate::output::{Output, json, note_line, print_besides, print_if_read};
 
@@ -62,6 +63,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Dump(asked) => dump::run(&asked, client, output),
         Command::Image(command) => image::run(command, client, output),
         Command::Bucket(command) => bucket::run(command, client, output),
+        Command::Key(_) => key::list(client, output),
         Command::Trace(Trace::Record(asked)) => trace::run_record(&asked, client, output),
         Command::Trace(Trace::List) => trace::list_recordings(client, output),
         Command::Plan(asked) => trace::run_live_plan(&asked, client, output),
@@ -81,6 +83,11 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
 /// Runs a command that needs no server.
 pub fn run_local(command: Image, output: Output) -> Result<(), Failure> {
     image::run_local(command, output)
+}
+
+/// Runs a command on key files, which needs no server.
+pub fn run_key(command: &Key, output: Output) -> Result<(), Failure> {
+    key::run_local(command, output)
 }
 
 /// Restores files of a BSD dump.

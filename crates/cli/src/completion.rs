@@ -193,7 +193,7 @@ fn kind(path: &[&str], argument: &str) -> Option<Kind> {
         (["mirror", "allow-reverse" | "forget"], "volume") => Kind::Volume,
         (["mirror", "resync" | "failback"], "name") => Kind::Volume,
         (["mirror", _], "name") => Kind::Mirror,
-        (["bucket", _], "name") => Kind::Bucket,
+        (["bucket", _] | ["bucket", "key", _], "name") => Kind::Bucket,
         _ => return None,
     };
     Some(kind)

@@ -69,6 +69,7 @@ fn main() -> ExitCode {
         }),
         Command::Restore(restore) => commands::run_restore(&restore, output),
         Command::State(command) if command.is_local() => commands::state::run_local(command, &global, output),
+        Command::Key(key) if key.is_local() => commands::run_key(&key, output),
         Command::Image(image) if image.is_local() => commands::run_local(image, output),
         Command::Trace(trace) if !matches!(trace, arguments::Trace::Record(_) | arguments::Trace::List) => {
             commands::trace::run(trace, output)
@@ -281,7 +282,7 @@ mod tests {
     fn every_noun_can_be_listed_and_shown() {
         let command = with_habits(Arguments::command());
         let nouns = ["volume", "lun", "export", "snapshot", "device", "history", "group", "clone", "peer"];
-        for noun in nouns.into_iter().chain(["mirror", "image", "bucket", "quota"]) {
+        for noun in nouns.into_iter().chain(["mirror", "image", "bucket", "key", "quota"]) {
             let noun = command.find_subcommand(noun).unwrap();
             for verb in ["list", "show"] {
                 assert!(noun.find_subcommand(verb).is_some(), "{} {verb}", noun.get_name());

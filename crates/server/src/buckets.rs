@@ -3,7 +3,8 @@
 //! `buckets.json` has the place of each, the endpoint, the findings of the last probe, and where
 //! the credentials come from: the environment, the role of the machine, or the path of a file. The
 //! secret itself is read when a bucket is opened. It is in no document, list, log, argument or
-//! error.
+//! error. The same holds for the key of an encrypted bucket, of which the document has the public
+//! id and the path of the key file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use std::{fs, io, thread};
 
 use cairn_base::{Clock, Rng};
 use cairn_bucket::limits::SECRETS_BYTES_MAX;
+use cairn_bucket::seal::KeyHolder;
 use cairn_bucket::{
     Abilities, Allowed, Credentials, Directory, ListFrom, Net, Options, Patience, Place, Prefix, ProbeWork,
     Remote, Retrying, Service, Sleep, Store, StoreError, Trouble, Use, Verb, Waiting, Workers, probe,
@@ -22,6 +24,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::buckets::error::BucketsError;
+use crate::buckets::keys::Encryption;
 use crate::error::ServerError;
 use crate::peers::token::random_bytes;
 use crate::state;
@@ -29,6 +32,8 @@ use crate::state::Unread;
 
 mod commands;
 pub(crate) mod error;
+mod key_commands;
+pub(crate) mod keys;
 #[cfg(test)]
 mod tests;
 
@@ -123,6 +128,8 @@ struct Bucket {
     path_style: bool,
     authority: Option<PathBuf>,
     credentials: Option<Source>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    encryption: Option<Encryption>,
     added_ms: u64,
     probed_ms: u64,
     abilities: Abilities,
@@ -147,6 +154,8 @@ pub(crate) struct Buckets {
     net: Mutex<Option<Arc<Net>>>,
     /// Open stores that clients of the API read through, by name.
     readers: Mutex<BTreeMap<String, Arc<dyn Store>>>,
+    /// Keys of encrypted buckets, by name.
+    holders: Mutex<BTreeMap<String, Arc<KeyHolder>>>,
 }
 
 /// A bucket that is open for a job, which uses it for as long as this lives.
@@ -240,6 +249,7 @@ impl Buckets {
             uses: Mutex::default(),
             net: Mutex::default(),
             readers: Mutex::default(),
+            holders: Mutex::default(),
         };
         buckets.read();
         buckets
@@ -270,6 +280,11 @@ impl Buckets {
             name: name.to_owned(),
             list: "cairn bucket list",
         })
+    }
+
+    /// Whether a bucket is encrypted. One that does not exist is not.
+    pub(crate) fn is_encrypted(&self, name: &str) -> bool {
+        self.get(name).is_ok_and(|bucket| bucket.encryption.is_some())
     }
 
     fn now_ms(&self) -> u64 {
@@ -318,8 +333,23 @@ impl Buckets {
         Ok(net.insert(started).clone())
     }
 
-    /// Opens a client of a bucket that waits failures out.
+    /// Opens a client of a bucket that waits failures out, and encrypts if the bucket is encrypted.
+    /// It makes no request.
     fn client(
+        &self,
+        bucket: &Bucket,
+        patience: Patience,
+        waiting: Option<Arc<Waiting>>,
+    ) -> Result<Arc<dyn Store>, ServerError> {
+        let below = self.client_below(bucket, patience, waiting)?;
+        match &bucket.encryption {
+            Some(encryption) => Ok(Arc::new(self.sealed(&bucket.name, encryption, below)?)),
+            None => Ok(below),
+        }
+    }
+
+    /// The same without encryption.
+    fn client_below(
         &self,
         bucket: &Bucket,
         patience: Patience,
@@ -398,14 +428,14 @@ impl Buckets {
     /// Finds out what a bucket really does.
     fn probe(&self, bucket: &Bucket, cancel: &Arc<AtomicBool>) -> Result<Abilities, ServerError> {
         let failed = |source: StoreError| store_error(&bucket.name, source);
-        let store = self.client(bucket, PROBE_PATIENCE, None)?;
+        let store = self.client_below(bucket, PROBE_PATIENCE, None)?;
         // A store that cannot be used at all is known after one request; a probe would also try to
         // clean up.
         let anything = Prefix::new("probe/").map_err(|_| ServerError::Bug)?;
         store.list(&anything, &ListFrom::Start, 1, cancel).map_err(failed)?;
         let workers: Arc<dyn Workers> = Arc::new(OwnThreads);
         let work = ProbeWork {
-            other: self.client(bucket, PROBE_PATIENCE, None)?,
+            other: self.client_below(bucket, PROBE_PATIENCE, None)?,
             workers: &workers,
             clock: &*self.clock,
             rng: &mut rng(),

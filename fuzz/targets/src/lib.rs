@@ -12,6 +12,7 @@
 
 mod blocks;
 mod bucket_images;
+mod bucket_seals;
 mod buckets;
 mod dumps;
 mod fuse;
@@ -87,6 +88,7 @@ pub const TARGETS: &[Target] = &[
     target("bucket_index", buckets::index, buckets::index_seeds, FAST),
     target("bucket_skeleton", buckets::skeleton, buckets::skeleton_seeds, FAST),
     target("bucket_images", bucket_images::images, bucket_images::seeds, 5_000),
+    target("bucket_seals", bucket_seals::seals, bucket_seals::seeds, FAST),
     target("bsd_dump", tapes::reader, tapes::reader_seeds, 5_000),
     target("mirror_messages", mirrors::messages, mirrors::message_seeds, FAST),
     target("mirror_source", mirrors::source, mirrors::source_seeds, SLOW),

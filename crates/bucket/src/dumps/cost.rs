@@ -10,6 +10,9 @@ const INDEX_BYTES: u64 = 1000;
 /// bytes.
 const BYTES_PER_SKELETON_BYTE: u64 = 16_000;
 
+/// Plain bytes for each byte that encryption adds: 16 bytes for 64 KiB.
+const ENCRYPTED_BYTES_PER_BYTE: u64 = 4096;
+
 /// List prices in dollars, of one region of one vendor in 2026: a measure, not an offer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prices {
@@ -56,6 +59,19 @@ impl Cost {
             puts: puts + locks,
             gets: gets + locks,
             bytes: bytes + bytes / BYTES_PER_SKELETON_BYTE + INDEX_BYTES,
+        }
+    }
+
+    /// The same in an encrypted bucket: a map after the pieces of each part, a header and a map that
+    /// each look at a part reads, and the key.
+    pub fn encrypted(self, parts: u32) -> Self {
+        let parts = u64::from(parts);
+        let pieces = self.bytes / PIECE_BYTES as u64 + parts;
+        Self {
+            objects: self.objects,
+            puts: self.puts + parts,
+            gets: self.gets + 3 * parts + 1,
+            bytes: self.bytes + self.bytes / ENCRYPTED_BYTES_PER_BYTE + 100 * (pieces + self.objects),
         }
     }
 

@@ -24,6 +24,7 @@ mod resumed;
 use super::keep::expendable;
 use super::skeleton::Builder;
 use super::*;
+use crate::seal::{BucketKey, KeyHolder, Sealed, Seeded, sealed};
 use crate::{Directory, Faults, Habits, ListFrom, Memory, Page, Patience, Piece, Retrying, Upload};
 
 const BLOCKS: u64 = 8192;
@@ -261,6 +262,29 @@ fn dump_in_memory_and_in_a_directory_comes_back_byte_for_byte() {
 }
 
 #[test]
+fn dump_in_an_encrypted_bucket_comes_back_byte_for_byte_and_nothing_in_it_is_readable() {
+    let below = memory();
+    round_trip(Arc::new(sealed(below.clone(), 1)));
+    for name in below.names() {
+        let bytes = below.raw(&name).expect("an object");
+        for word in ["vol0", "CAIRN\0", "\"s1\"", "cairn-dump"] {
+            assert!(!bytes.windows(word.len()).any(|some| some == word.as_bytes()), "{word} in {name}");
+        }
+        assert!(!name.as_str().contains("dumps") && !name.as_str().contains("index"), "{name}");
+    }
+    // Another key sees no dump.
+    let other = KeyHolder::with_key(&BucketKey::from_bytes([1; 32]));
+    let other = Sealed::new(below, Arc::new(other), Seeded::new(1));
+    assert!(dumps_in(Arc::new(other)).list(None, &never()).expect("a listing").dumps.is_empty());
+    let clock = clock();
+    let faults = Faults { fails: 5, loses_answer: 7, done_later: 9, slow: 5, ..Faults::default() };
+    let failing = Memory::with_faults(clock.clone(), clock.clone(), faults, Habits::default(), Rng::new(3));
+    let patience = Patience { tries: 40, time: Duration::from_secs(100_000), ..Patience::default() };
+    let retrying = Retrying::new(failing, clock.clone(), clock, Rng::new(3), patience);
+    round_trip(Arc::new(sealed(Arc::new(retrying), 1)));
+}
+
+#[test]
 fn dump_comes_back_through_a_store_that_fails_all_the_time() {
     for seed in 0..6 {
         let clock = clock();
@@ -389,7 +413,12 @@ impl Store for Cut {
 
 /// Checks the bucket after a cut: every listed dump restores, and a sweep leaves nothing else.
 fn holds(memory: &Arc<Memory>, expected: &BTreeMap<DumpId, Vec<u8>>) -> Vec<DumpId> {
-    let dumps = dumps_in(memory.clone());
+    holds_in(memory.clone(), expected)
+}
+
+/// The same of any store.
+fn holds_in(store: Arc<dyn Store>, expected: &BTreeMap<DumpId, Vec<u8>>) -> Vec<DumpId> {
+    let dumps = dumps_in(store.clone());
     let cancel = never();
     let listing = dumps.list(None, &cancel).expect("a listing");
     assert!(listing.unreadable.is_empty());
@@ -401,10 +430,11 @@ fn holds(memory: &Arc<Memory>, expected: &BTreeMap<DumpId, Vec<u8>>) -> Vec<Dump
     dumps.sweep(&HashSet::new(), Duration::from_secs(86_400), later, &cancel).expect("swept");
     let swept = dumps.list(None, &cancel).expect("a listing");
     assert!(swept.unfinished.is_empty() && swept.dumps == listing.dumps);
-    assert!(memory.uploads(&Prefix::all(), &cancel).expect("uploads").is_empty());
+    assert!(store.uploads(&Prefix::all(), &cancel).expect("uploads").is_empty());
     let of_dumps =
         |name: &Name| listing.dumps.iter().any(|index| name.as_str().contains(&index.dump.to_string()));
-    assert!(memory.names().iter().all(of_dumps), "{:?}", memory.names());
+    let objects = list_all(&*store, &Prefix::all(), &cancel).expect("a listing");
+    assert!(objects.iter().all(|listed| of_dumps(&listed.name)), "{objects:?}");
     listing.dumps.iter().map(|index| index.dump).collect()
 }
 
@@ -864,6 +894,17 @@ fn cost_of_a_dump_is_known_before_it_is_made() {
     let names = memory.names();
     assert_eq!(names.len() as u64, cost.objects);
     let there: u64 = names.iter().map(|name| memory.raw(name).expect("there").len() as u64).sum();
+    assert!(there.abs_diff(cost.bytes) * 100 < cost.bytes, "{there} bytes, {cost:?}");
+    // In an encrypted bucket.
+    let below = self::memory();
+    let sealed = dumps_in(Arc::new(sealed(below.clone(), 1)));
+    let cost = cost.encrypted(1);
+    write(&sealed, &source, 0, (None, None), target, 1).expect("written");
+    let calls = below.calls() - 1;
+    assert!(calls.abs_diff(cost.puts + cost.gets) <= 3, "{calls} calls, {cost:?}");
+    let names = below.names();
+    assert_eq!(names.len() as u64, cost.objects);
+    let there: u64 = names.iter().map(|name| below.raw(name).expect("there").len() as u64).sum();
     assert!(there.abs_diff(cost.bytes) * 100 < cost.bytes, "{there} bytes, {cost:?}");
     // A tebibyte on one part: pieces of 8 MiB.
     let large = Cost::of_dump(1 << 40, 1, false, true);

@@ -18,8 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use super::skeleton::Builder;
 use crate::error::{StoreError, Trouble, Verb};
-use crate::limits::{PIECE_BYTES_MAX, PIECES_MAX};
+use crate::limits::{PIECE_BYTES_MAX as STORE_PIECE_BYTES_MAX, PIECES_MAX};
 use crate::name::Name;
+use crate::seal::MORE_BYTES_MAX;
 use crate::store::{Nonce, Piece, Put, Store, Upload};
 use crate::workers::Workers;
 
@@ -27,6 +28,8 @@ use crate::workers::Workers;
 pub const PIECES_IN_FLIGHT: usize = 4;
 /// Bytes after which a piece ends with its record.
 pub const PIECE_BYTES: usize = 8 << 20;
+/// Bytes of the longest piece, also in an encrypted bucket.
+const PIECE_BYTES_MAX: usize = STORE_PIECE_BYTES_MAX - MORE_BYTES_MAX;
 /// Bytes that a record adds to a piece at most.
 const RECORD_BYTES_MAX: usize = 2 << 20;
 /// Bytes that the longest piece has before its last record.
@@ -163,14 +166,9 @@ impl PartUpload {
         standing: &PartStanding,
         cancel: &Arc<AtomicBool>,
     ) -> Result<Self, StoreError> {
-        let same_tag = |one: &str, other: &str| one.trim_matches('"') == other.trim_matches('"');
         match store.pieces(&standing.upload, cancel) {
             Ok(there) => {
-                let has = |piece: &Piece| {
-                    let found = there.iter().find(|found| found.number == piece.number);
-                    found
-                        .is_some_and(|found| found.length == piece.length && same_tag(&found.tag, &piece.tag))
-                };
+                let has = |piece: &Piece| there.iter().any(|found| piece.is(found));
                 if !standing.pieces.iter().all(has) {
                     return Err(StoreError {
                         verb: Verb::PutPieces,

@@ -4,7 +4,7 @@ use cairn_base::Vbn;
 
 use super::codec::Bad;
 use super::root::ImageId;
-use crate::error::StoreError;
+use crate::error::{StoreError, Trouble};
 use crate::name::Name;
 
 /// See the module.
@@ -12,7 +12,7 @@ use crate::name::Name;
 pub enum ImagesError {
     /// The store failed.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreError),
     /// An object differs from the written one.
     #[error("the object {name} is damaged: {how}")]
     Damaged {
@@ -77,6 +77,17 @@ pub enum ImagesError {
     /// The caller broke a rule of this module.
     #[error("{0}")]
     Rule(&'static str),
+}
+
+impl From<StoreError> for ImagesError {
+    /// An object that does not authenticate is damaged as one that fails its digest.
+    fn from(error: StoreError) -> Self {
+        match (error.trouble, error.name) {
+            (Trouble::Damaged { how, .. }, Some(name)) => ImagesError::Damaged { name, how },
+            (Trouble::Newer(version), Some(name)) => ImagesError::Newer { name, version },
+            (trouble, name) => ImagesError::Store(StoreError { trouble, name, ..error }),
+        }
+    }
 }
 
 impl ImagesError {

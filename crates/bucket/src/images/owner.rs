@@ -283,8 +283,12 @@ impl Owner {
         for listed in list_all(&*inner.store, &prefix, cancel)? {
             let at = names::parse_version(&listed.name, Folder::Progress);
             let Some(at) = at.filter(|at| *at > mark) else { continue };
-            let Some(bytes) = inner.small(&listed.name, LIST_BYTES_MAX, cancel)? else { continue };
-            // An unreadable list is sent again.
+            // The regions of an unreadable list are sent again.
+            let bytes = match inner.small(&listed.name, LIST_BYTES_MAX, cancel) {
+                Err(ImagesError::Damaged { .. }) => continue,
+                bytes => bytes?,
+            };
+            let Some(bytes) = bytes else { continue };
             let Ok(list) = List::parse(&bytes, Kind::Progress, inner.volume) else { continue };
             if list.at == at && list.image == target {
                 left.extend(list.entries.into_iter().filter(|(_, entry)| entry.at == at));

@@ -8,6 +8,7 @@ mod golden;
 mod hostile;
 mod life;
 mod plain;
+mod sealed;
 mod structures;
 mod volumes;
 

@@ -22,6 +22,9 @@ pub enum Bucket {
         /// Its name
         name: String,
     },
+    /// Manage the recipients of an encrypted bucket
+    #[command(subcommand)]
+    Key(BucketKey),
     /// Delete a bucket from the list; its objects stay
     Delete {
         /// Its name
@@ -29,6 +32,40 @@ pub enum Bucket {
         /// Only check that it can be deleted
         #[arg(short = 'n', long)]
         dry_run: bool,
+    },
+}
+
+/// `cairn bucket key`.
+#[derive(Debug, Subcommand)]
+pub enum BucketKey {
+    /// List the recipients: the key file of each opens the bucket
+    List {
+        /// The name of the bucket
+        name: String,
+    },
+    /// Add a recipient
+    Add {
+        /// The name of the bucket
+        name: String,
+        /// The public key that `cairn key show FILE` prints
+        recipient: String,
+    },
+    /// Remove a recipient; it may have kept the key of the bucket
+    ///
+    /// The wrapped key is deleted. This does not revoke the key of the bucket from a server that
+    /// has opened it. To do that, move the data to a new bucket.
+    Remove {
+        /// The name of the bucket
+        name: String,
+        /// The public key, as `list` shows it
+        recipient: String,
+    },
+    /// Open the bucket with another key file of the server's machine
+    Set {
+        /// The name of the bucket
+        name: String,
+        /// The file
+        file: PathBuf,
     },
 }
 
@@ -59,4 +96,10 @@ pub struct AddBucket {
     /// ~/.aws/credentials, then at the role of the machine.
     #[arg(long, value_name = "FILE")]
     pub credentials: Option<PathBuf>,
+    /// Encrypt everything for the key in this file of the server's machine
+    ///
+    /// `cairn key create` makes the file. The place must be empty, or encrypted for this key.
+    /// Contents and names are encrypted; sizes and times are visible.
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
 }

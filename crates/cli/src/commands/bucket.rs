@@ -8,7 +8,7 @@ use cairn_api::{self as api, ErrorKind};
 use super::image::bucket::contents;
 use super::volume::segment;
 use super::{follow, summary};
-use crate::arguments::{AddBucket, Bucket};
+use crate::arguments::{AddBucket, Bucket, BucketKey};
 use crate::exit::Failure;
 use crate::output::{Output, ago, print_line, table};
 
@@ -39,10 +39,14 @@ pub fn run(command: Bucket, client: &Client, output: Output) -> Result<(), Failu
             let job: api::Job = client.post(&format!("{}/check", path(&name)?), &())?;
             let Some(api::JobOutcome::Bucket(check)) = follow(job, client, output)? else { return Ok(()) };
             tell(&check, output, |check| match &check.changed[..] {
-                [] => format!("{name} is as it was\n{}", uses(&check.bucket)),
-                changed => format!("{name} has changed:\n{}\n{}", changes(changed), uses(&check.bucket)),
+                [] => format!("{name}{} is as it was\n{}", encrypted(&check.bucket), uses(&check.bucket)),
+                changed => {
+                    let of = encrypted(&check.bucket);
+                    format!("{name}{of} has changed:\n{}\n{}", changes(changed), uses(&check.bucket))
+                }
             });
         }
+        Bucket::Key(command) => key(command, client, output)?,
         Bucket::Delete { name, dry_run } => {
             let query = if dry_run { "?dry_run=true" } else { "" };
             let bucket: api::Bucket = client.get(&path(&name)?)?;
@@ -61,7 +65,7 @@ pub fn run(command: Bucket, client: &Client, output: Output) -> Result<(), Failu
 }
 
 fn add(asked: AddBucket, client: &Client, output: Output) -> Result<(), Failure> {
-    let AddBucket { name, place, endpoint, region, path_style, ca, credentials } = asked;
+    let AddBucket { name, place, endpoint, region, path_style, ca, credentials, key } = asked;
     segment(&name)?;
     let request = api::AddBucket {
         name,
@@ -71,11 +75,54 @@ fn add(asked: AddBucket, client: &Client, output: Output) -> Result<(), Failure>
         path_style,
         authority: ca.map(absolute).transpose()?,
         credentials: credentials.map(absolute).transpose()?,
+        key: key.map(absolute).transpose()?,
     };
     let job: api::Job = client.post("/v1/buckets", &request)?;
     let Some(api::JobOutcome::Bucket(check)) = follow(job, client, output)? else { return Ok(()) };
     tell(&check, output, |check| format!("added {}\n{}", check.bucket.name, show(&check.bucket)));
     Ok(())
+}
+
+/// Runs a command on the recipients of an encrypted bucket.
+fn key(command: BucketKey, client: &Client, output: Output) -> Result<(), Failure> {
+    match command {
+        BucketKey::List { name } => {
+            let keys: api::BucketKeys = client.get(&format!("{}/keys", path(&name)?))?;
+            output.show(&keys, recipients);
+        }
+        BucketKey::Add { name, recipient } => {
+            let request = api::AddBucketRecipient { recipient: recipient.clone() };
+            let keys: api::BucketKeys = client.post(&format!("{}/keys", path(&name)?), &request)?;
+            output.tell(&keys, |_| format!("{recipient} opens {name} now"));
+        }
+        BucketKey::Remove { name, recipient } => {
+            output.confirm(&format!(
+                "this removes recipient {recipient} of {name}. A server that has opened the bucket may \
+                 have kept its key, and can read all data in it"
+            ))?;
+            let () = client.delete(&format!("{}/keys/{}", path(&name)?, segment(&recipient)?))?;
+            output.tell(&serde_json::json!({ "removed": recipient }), |_| {
+                format!("removed {recipient} from {name}")
+            });
+        }
+        BucketKey::Set { name, file } => {
+            let request = api::SetBucketKey { key: absolute(file)? };
+            let bucket: api::Bucket = client.post(&format!("{}/key", path(&name)?), &request)?;
+            output.tell(&bucket, |bucket| match &bucket.encryption {
+                Some(own) => format!("{name} is opened with {}", own.key_file),
+                None => format!("{name} is not encrypted"),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn recipients(keys: &api::BucketKeys) -> String {
+    let row = |found: &api::BucketRecipient| {
+        [found.recipient.clone(), if found.own { "this server" } else { "" }.to_owned()]
+    };
+    let recipients = table(["RECIPIENT", ""], keys.recipients.iter().map(row));
+    format!("key of the bucket: {}\n\n{recipients}", keys.key_id)
 }
 
 /// The path of a file as the server can find it.
@@ -107,6 +154,10 @@ fn noun(what: &str) -> &str {
     }
 }
 
+fn encrypted(bucket: &api::Bucket) -> &'static str {
+    if bucket.encryption.is_some() { " (encrypted; its key opens)" } else { "" }
+}
+
 /// The permitted uses of a bucket, a line each, with notes.
 fn uses(bucket: &api::Bucket) -> String {
     let mut text = Vec::new();
@@ -132,11 +183,12 @@ fn list(buckets: &[api::Bucket]) -> String {
             bucket.name.clone(),
             bucket.place.clone(),
             bucket.endpoint.clone().unwrap_or_default(),
+            if bucket.encryption.is_some() { "yes" } else { "no" }.to_owned(),
             safe.collect::<Vec<_>>().join(", "),
             ago(bucket.probed_ms),
         ]
     };
-    table(["NAME", "PLACE", "ENDPOINT", "SAFE FOR", "PROBED"], buckets.iter().map(row))
+    table(["NAME", "PLACE", "ENDPOINT", "ENCRYPTED", "SAFE FOR", "PROBED"], buckets.iter().map(row))
 }
 
 fn show(bucket: &api::Bucket) -> String {
@@ -150,6 +202,15 @@ fn show(bucket: &api::Bucket) -> String {
     line("region", &bucket.region);
     line("certificates", &bucket.authority);
     line("credentials", &bucket.credentials);
+    let encryption = match &bucket.encryption {
+        Some(own) => format!("AES-256-GCM, key {}", own.key_id),
+        None => "none".to_owned(),
+    };
+    lines.push(("encryption", encryption));
+    if let Some(own) = &bucket.encryption {
+        lines.push(("key file", own.key_file.clone()));
+        lines.push(("public key", own.recipient.clone()));
+    }
     lines.push(("probed", ago(bucket.probed_ms)));
     let lines: Vec<String> = lines.iter().map(|(label, value)| format!("{label:<12} {value}")).collect();
     let row = |found: &api::BucketAbility| [found.ability.clone(), found.verdict.clone(), found.says.clone()];

@@ -9,6 +9,7 @@ use cairn_bucket::{Abilities, Allowed, Place, Use, Verdict};
 use serde::Serialize;
 
 use crate::buckets::error::BucketsError;
+use crate::buckets::keys::identities;
 use crate::buckets::{BUCKETS_MAX, Bucket, Buckets, Source, check_file, variable};
 use crate::daemon::server::Server;
 use crate::error::ServerError;
@@ -66,7 +67,7 @@ fn file_named(what: &'static str, path: Option<&String>) -> Result<Option<PathBu
     let Some(path) = path.map(PathBuf::from) else { return Ok(None) };
     if !path.is_absolute() {
         return Err(ServerError::Invalid {
-            fault: "the path of a credentials or certificate file is relative",
+            fault: "the path of a credentials, certificate or key file is relative",
             next: "name the file by its full path, which begins with `/`",
         });
     }
@@ -75,7 +76,7 @@ fn file_named(what: &'static str, path: Option<&String>) -> Result<Option<PathBu
 }
 
 impl Bucket {
-    fn show(&self) -> api::Bucket {
+    pub(super) fn show(&self) -> api::Bucket {
         let path = |path: &PathBuf| path.display().to_string();
         let ability = |found: &cairn_bucket::Found| api::BucketAbility {
             ability: word(found.ability),
@@ -90,6 +91,11 @@ impl Bucket {
             path_style: self.path_style,
             authority: self.authority.as_ref().map(path),
             credentials: self.credentials.as_ref().map(Source::shown),
+            encryption: self.encryption.as_ref().map(|own| api::BucketEncryption {
+                key_id: own.key_id.clone(),
+                key_file: own.key_file.display().to_string(),
+                recipient: own.recipient.clone(),
+            }),
             added_ms: self.added_ms,
             probed_ms: self.probed_ms,
             abilities: self.abilities.found.iter().map(ability).collect(),
@@ -98,17 +104,22 @@ impl Bucket {
         }
     }
 
-    /// Notes for the owner of a bucket that works.
-    fn notes(&self) -> Vec<String> {
+    /// Notes for the owner of a bucket that works. `key_file` is that of a new bucket.
+    fn notes(&self, key_file: Option<&Path>) -> Vec<String> {
         let mut notes = Vec::new();
         if self.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://")) {
             notes.push(format!("requests to {} are not encrypted", self.place));
         }
-        if let Some(Source::File(path) | Source::Section(path, _)) = &self.credentials
-            && fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0)
-        {
-            let path = path.display();
-            notes.push(format!("other users may read {path}; `chmod 600 {path}` prevents that"));
+        let credentials = match &self.credentials {
+            Some(Source::File(path) | Source::Section(path, _)) => Some(path.as_path()),
+            _ => None,
+        };
+        let key_file = key_file.or_else(|| self.encryption.as_ref().map(|own| own.key_file.as_path()));
+        for path in credentials.into_iter().chain(key_file) {
+            if fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0) {
+                let path = path.display();
+                notes.push(format!("other users may read {path}; `chmod 600 {path}` prevents that"));
+            }
         }
         notes
     }
@@ -127,6 +138,10 @@ impl Server {
 
     /// Begins to probe a bucket, which is added if it can be used.
     pub(crate) fn add_bucket(&self, request: api::AddBucket) -> Result<api::Job, ServerError> {
+        let key_file = file_named("key", request.key.as_ref())?;
+        if let Some(path) = &key_file {
+            identities(path)?;
+        }
         let mut bucket = self.new_bucket(request)?;
         refuse_taken(&self.buckets, &bucket)?;
         let (buckets, name) = (self.buckets.clone(), bucket.name.clone());
@@ -134,12 +149,15 @@ impl Server {
         self.jobs.start("bucket add", &name, move |progress| {
             let _in_use = in_use;
             progress.phase("probing the store");
-            bucket.notes().into_iter().for_each(|note| progress.note(note));
+            bucket.notes(key_file.as_deref()).into_iter().for_each(|note| progress.note(note));
             bucket.abilities = buckets.probe(&bucket, progress.cancel_flag())?;
             bucket.probed_ms = buckets.now_ms();
             bucket.added_ms = bucket.probed_ms;
             refuse_unsafe(&bucket)?;
             refuse_taken(&buckets, &bucket)?;
+            bucket.encryption =
+                buckets.begin_encryption(&bucket, key_file.as_deref(), progress.cancel_flag())?;
+            buckets.forget_key(&bucket.name);
             buckets.change(|document| {
                 if document.buckets.len() >= BUCKETS_MAX {
                     return Err(ServerError::Invalid {
@@ -158,7 +176,8 @@ impl Server {
     }
 
     fn new_bucket(&self, request: api::AddBucket) -> Result<Bucket, ServerError> {
-        let api::AddBucket { name, place, endpoint, region, path_style, authority, credentials } = request;
+        let api::AddBucket { name, place, endpoint, region, path_style, authority, credentials, key: _ } =
+            request;
         names::check("bucket", &name)?;
         let parsed: Place =
             place.parse().map_err(|source| BucketsError::Place { place: place.clone(), source })?;
@@ -203,6 +222,7 @@ impl Server {
             path_style,
             authority,
             credentials,
+            encryption: None,
             added_ms: 0,
             probed_ms: 0,
             abilities: Abilities::default(),
@@ -232,8 +252,9 @@ impl Server {
         self.jobs.start("bucket check", name, move |progress| {
             let _in_use = in_use;
             progress.phase("probing the store");
-            bucket.notes().into_iter().for_each(|note| progress.note(note));
+            bucket.notes(None).into_iter().for_each(|note| progress.note(note));
             let found = buckets.probe(&bucket, progress.cancel_flag())?;
+            buckets.check_encryption(&bucket, progress.cancel_flag())?;
             let changed = changes(&bucket.abilities, &found);
             for change in &changed {
                 let api::BucketChange { ability, before, now, .. } = change;
@@ -265,7 +286,7 @@ impl Server {
             document.buckets.retain(|bucket| bucket.name != name);
             Ok(())
         })?;
-        self.buckets.readers.lock().remove(name);
+        self.buckets.forget_key(name);
         tracing::info!(bucket = name, "a bucket was deleted from the list; its objects stay");
         Ok(())
     }

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 
 use cairn_api::ErrorKind;
 use cairn_api::remedy::io_kind;
-use cairn_bucket::{InvalidPlace, StoreError, Trouble};
+use cairn_bucket::seal::InvalidIdentity;
+use cairn_bucket::{InvalidPlace, KeyTrouble, StoreError, Trouble};
 
 /// An error of buckets.
 #[derive(Debug, thiserror::Error)]
@@ -25,12 +26,72 @@ pub enum BucketsError {
     /// A file that the bucket needs cannot be read.
     #[error("the server cannot read the {what} file {}: {source}", path.display())]
     File {
-        /// "credentials" or "certificate".
+        /// "credentials", "certificate" or "key".
         what: &'static str,
         /// The file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
+    },
+    /// A key file has no key.
+    #[error("the key file {} cannot be used: {source}", path.display())]
+    KeyFile {
+        /// The file.
+        path: PathBuf,
+        /// The rule that it breaks.
+        source: InvalidIdentity,
+    },
+    /// The text is no public key.
+    #[error("`{given}` is no recipient: {source}")]
+    Recipient {
+        /// As given, unless it is a secret.
+        given: String,
+        /// The rule that it breaks.
+        source: InvalidIdentity,
+    },
+    /// The place is encrypted, and no key was given.
+    #[error("{place} is encrypted")]
+    Encrypted {
+        /// The bucket.
+        name: String,
+        /// Its place.
+        place: String,
+    },
+    /// The place has wrapped keys, but not the object that names the key.
+    #[error("{place} was encrypted: it has objects, and the object key/bucket is missing")]
+    NoKeyMark {
+        /// The place.
+        place: String,
+    },
+    /// The place has objects that are not encrypted.
+    #[error("{place} has objects that are not encrypted, such as {object}")]
+    PlainObjects {
+        /// The place.
+        place: String,
+        /// One of them.
+        object: String,
+    },
+    /// The bucket is encrypted with another key than this server knows.
+    #[error("bucket `{name}` has another key ({found}) than before ({known}); another writer replaced it")]
+    OtherKey {
+        /// The bucket.
+        name: String,
+        /// The id of the key that this server knows.
+        known: String,
+        /// The id of the key in the bucket.
+        found: String,
+    },
+    /// A command on keys, and a bucket without encryption.
+    #[error("bucket `{name}` is not encrypted")]
+    NotEncrypted {
+        /// The bucket.
+        name: String,
+    },
+    /// This server could no longer open the bucket.
+    #[error("this server opens bucket `{name}` with the key of this recipient")]
+    OwnRecipient {
+        /// The bucket.
+        name: String,
     },
     /// The store failed.
     #[error("bucket `{name}`: {source}")]
@@ -86,6 +147,12 @@ impl BucketsError {
             BucketsError::File { source, .. } => io_kind(source),
             BucketsError::Store { source, .. } => store_kind(source),
             BucketsError::Unsafe { .. } | BucketsError::NotSafeFor { .. } => ErrorKind::Failed,
+            BucketsError::KeyFile { .. } | BucketsError::Recipient { .. } => ErrorKind::Usage,
+            BucketsError::Encrypted { .. } => ErrorKind::PeerRefused,
+            BucketsError::PlainObjects { .. } => ErrorKind::NotEmpty,
+            BucketsError::NoKeyMark { .. } | BucketsError::OtherKey { .. } => ErrorKind::Damaged,
+            BucketsError::NotEncrypted { .. } => ErrorKind::Usage,
+            BucketsError::OwnRecipient { .. } => ErrorKind::Busy,
             BucketsError::PlaceTaken { .. } => ErrorKind::Taken,
             BucketsError::InUse { .. } => ErrorKind::Busy,
         }
@@ -101,6 +168,30 @@ impl BucketsError {
                     path.display()
                 )
             }
+            BucketsError::KeyFile { .. } => {
+                "name a file that `cairn key create FILE` made; `cairn key show FILE` checks one".into()
+            }
+            BucketsError::Recipient { .. } => {
+                "give the public key that `cairn key show FILE` prints on the other server".into()
+            }
+            BucketsError::Encrypted { name, place } => {
+                format!("give the key file: `cairn bucket add {name} {place} --key FILE`; or choose another prefix")
+            }
+            BucketsError::NoKeyMark { .. } => {
+                "restore key/bucket from a version that the store keeps, or choose another prefix".into()
+            }
+            BucketsError::PlainObjects { .. } => {
+                "choose an empty prefix for the encrypted bucket, or leave --key out".into()
+            }
+            BucketsError::OtherKey { .. } => {
+                "restore the objects below key/ from a version that the store keeps, and find out how they changed".into()
+            }
+            BucketsError::NotEncrypted { .. } => {
+                "add an encrypted bucket at an empty prefix: `cairn bucket add NAME URL --key FILE`".into()
+            }
+            BucketsError::OwnRecipient { name } => format!(
+                "let the server use another key first: `cairn bucket key set {name} FILE`"
+            ),
             BucketsError::Store { source, .. } => source.next(),
             BucketsError::Unsafe { .. } => "use another store, or a version of it that does this".into(),
             BucketsError::NotSafeFor { name, .. } => format!(
@@ -117,6 +208,11 @@ impl BucketsError {
 /// The kind of an error of a store.
 pub(crate) fn store_kind(error: &StoreError) -> ErrorKind {
     match &error.trouble {
+        Trouble::Damaged { .. } => ErrorKind::Damaged,
+        Trouble::Newer(_) => ErrorKind::VersionMismatch,
+        Trouble::Key(KeyTrouble::NotRecipient) => ErrorKind::PeerRefused,
+        Trouble::Key(KeyTrouble::NoRecipient) => ErrorKind::NotFound,
+        Trouble::Key(KeyTrouble::LastRecipient) => ErrorKind::Busy,
         Trouble::NoBucket | Trouble::Missing | Trouble::NoUpload => ErrorKind::NotFound,
         Trouble::Credentials(_) | Trouble::Forbidden | Trouble::Clock | Trouble::Certificate => {
             ErrorKind::PeerRefused

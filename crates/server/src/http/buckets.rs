@@ -16,6 +16,9 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(list_buckets, add_bucket))
         .routes(routes!(show_bucket, delete_bucket))
         .routes(routes!(check_bucket))
+        .routes(routes!(bucket_keys, add_bucket_recipient))
+        .routes(routes!(remove_bucket_recipient))
+        .routes(routes!(set_bucket_key))
         .routes(routes!(bucket_dumps))
         .routes(routes!(bucket_object))
         .routes(routes!(prune_bucket))
@@ -28,8 +31,8 @@ async fn list_buckets(State(server): State<Arc<Server>>) -> Answer<Vec<api::Buck
     blocking(server, |server| server.list_buckets()).await
 }
 
-/// Probes a bucket and adds it. The answer is a job. A directory, and files with credentials or
-/// certificates, are accepted on the control socket only.
+/// Probes a bucket and adds it. The answer is a job. A directory, and files with credentials,
+/// certificates or keys, are accepted on the control socket only.
 #[utoipa::path(post, path = "/v1/buckets", tag = "buckets", request_body = api::AddBucket,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
 async fn add_bucket(
@@ -64,6 +67,52 @@ async fn delete_bucket(
     Query(query): Query<api::DeleteBucketQuery>,
 ) -> Answer<()> {
     blocking(server, move |server| server.delete_bucket(&bucket, query)).await
+}
+
+/// The recipients of an encrypted bucket.
+#[utoipa::path(get, path = "/v1/buckets/{bucket}/keys", tag = "buckets", params(("bucket" = String, Path,)),
+    responses((status = 200, body = api::BucketKeys), (status = "default", body = ErrorBody)))]
+async fn bucket_keys(
+    State(server): State<Arc<Server>>,
+    Path(bucket): Path<String>,
+) -> Answer<api::BucketKeys> {
+    blocking(server, move |server| server.bucket_keys(&bucket)).await
+}
+
+/// Adds a recipient to an encrypted bucket: its key is wrapped for one more public key.
+#[utoipa::path(post, path = "/v1/buckets/{bucket}/keys", tag = "buckets", params(("bucket" = String, Path,)),
+    request_body = api::AddBucketRecipient,
+    responses((status = 200, body = api::BucketKeys), (status = "default", body = ErrorBody)))]
+async fn add_bucket_recipient(
+    State(server): State<Arc<Server>>,
+    Path(bucket): Path<String>,
+    Body(request): Body<api::AddBucketRecipient>,
+) -> Answer<api::BucketKeys> {
+    blocking(server, move |server| server.add_bucket_recipient(&bucket, &request)).await
+}
+
+/// Removes a recipient of an encrypted bucket. Its owner may have kept the key of the bucket.
+#[utoipa::path(delete, path = "/v1/buckets/{bucket}/keys/{recipient}", tag = "buckets",
+    params(("bucket" = String, Path,), ("recipient" = String, Path,)),
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn remove_bucket_recipient(
+    State(server): State<Arc<Server>>,
+    Path((bucket, recipient)): Path<(String, String)>,
+) -> Answer<()> {
+    blocking(server, move |server| server.remove_bucket_recipient(&bucket, &recipient)).await
+}
+
+/// Names the key file that this server opens an encrypted bucket with. Accepted on the control
+/// socket only.
+#[utoipa::path(post, path = "/v1/buckets/{bucket}/key", tag = "buckets", params(("bucket" = String, Path,)),
+    request_body = api::SetBucketKey,
+    responses((status = 200, body = api::Bucket), (status = "default", body = ErrorBody)))]
+async fn set_bucket_key(
+    State(server): State<Arc<Server>>,
+    Path(bucket): Path<String>,
+    Body(request): Body<api::SetBucketKey>,
+) -> Answer<api::Bucket> {
+    blocking(server, move |server| server.set_bucket_key(&bucket, &request)).await
 }
 
 /// The image dumps in a bucket.

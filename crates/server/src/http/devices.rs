@@ -227,8 +227,12 @@ fn names_a_path(path: &str, body: &[u8]) -> bool {
             is_path(&asked.origin) || asked.history.as_ref().is_some_and(is_path)
         }),
         ["", "v1", "buckets"] => asks(body, |asked: api::AddBucket| {
-            asked.place.starts_with("file:") || asked.credentials.is_some() || asked.authority.is_some()
+            asked.place.starts_with("file:")
+                || asked.credentials.is_some()
+                || asked.authority.is_some()
+                || asked.key.is_some()
         }),
+        ["", "v1", "buckets", _, "key"] => asks(body, |_: api::SetBucketKey| true),
         ["", "v1", "volumes"] => asks(body, |asked: api::CreateVolume| {
             !asked.devices.is_empty() || asked.log_device.is_some() || asked.history.is_some()
         }),

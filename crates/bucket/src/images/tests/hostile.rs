@@ -36,8 +36,12 @@ fn scene() -> Scene {
 
 /// Reads all readable data, as a server that has seen `seen`. Wrong bytes panic.
 fn read_all(scene: &Scene, seen: Option<Seen>) -> Vec<ImagesError> {
-    let images =
-        BucketImages::with_tuning(scene.memory.clone(), Arc::new(Alone), VOLUME, seen, Rng::new(2), SMALL);
+    read_all_of(scene.memory.clone(), &scene.models, seen)
+}
+
+/// The same of any store.
+pub(super) fn read_all_of(store: Arc<dyn Store>, models: &[Model], seen: Option<Seen>) -> Vec<ImagesError> {
+    let images = BucketImages::with_tuning(store, Arc::new(Alone), VOLUME, seen, Rng::new(2), SMALL);
     let labels = match images.images(&never()) {
         Ok(labels) => labels,
         Err(error) => return vec![error],
@@ -51,7 +55,7 @@ fn read_all(scene: &Scene, seen: Option<Seen>) -> Vec<ImagesError> {
                 continue;
             }
         };
-        let model = &scene.models[label.number as usize];
+        let model = &models[label.number as usize];
         assert_eq!(reader.content(), content(label.number));
         for ((region, place), stamp) in model {
             let vbn = Vbn(u64::from(*region) * REGION_BLOCKS as u64 + *place as u64);
@@ -64,7 +68,7 @@ fn read_all(scene: &Scene, seen: Option<Seen>) -> Vec<ImagesError> {
     errors
 }
 
-fn named(error: &ImagesError) -> Option<&Name> {
+pub(super) fn named(error: &ImagesError) -> Option<&Name> {
     match error {
         ImagesError::Damaged { name, .. } | ImagesError::Gone(name) | ImagesError::Newer { name, .. } => {
             Some(name)

@@ -97,10 +97,12 @@ impl Server {
                 data_bytes: dump.blocks() * BLOCK,
                 bytes: dump.bytes(),
                 full_data_bytes: full * BLOCK,
-                cost: request
-                    .bucket
-                    .as_ref()
-                    .map(|_| cost_of(dump.bytes(), dump.parts(), base.is_some(), request.lock_ms.is_some())),
+                cost: request.bucket.as_ref().map(|bucket| {
+                    let name = bucket.split(':').next().unwrap_or_default();
+                    let (on_another, locked) = (base.is_some(), request.lock_ms.is_some());
+                    let of = (dump.bytes(), dump.parts());
+                    cost_of(of, (on_another, locked), self.buckets.is_encrypted(name))
+                }),
             })
         })();
         if own {

@@ -316,12 +316,12 @@ fn keep_of(keep: &api::Keep) -> KeepDumps {
 
 /// The cost of a dump in a bucket.
 pub(in crate::dumps::images) fn cost_of(
-    bytes: u64,
-    parts: u32,
-    on_another: bool,
-    locked: bool,
+    (bytes, parts): (u64, u32),
+    (on_another, locked): (bool, bool),
+    encrypted: bool,
 ) -> api::BucketCost {
     let (cost, prices) = (Cost::of_dump(bytes, parts, on_another, locked), Prices::default());
+    let cost = if encrypted { cost.encrypted(parts) } else { cost };
     api::BucketCost {
         objects: cost.objects,
         puts: cost.puts,
