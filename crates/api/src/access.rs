@@ -45,6 +45,10 @@ pub struct Access {
     pub secret_lacks: bool,
     /// The CHAP name with which the target authenticates itself, on request.
     pub chap_target: Option<String>,
+    /// The rule for NBD: `open`, `unix`, `off`, or networks and certificates. Empty: none. Without
+    /// a rule, an export with initiators or CHAP is not offered over TCP.
+    #[serde(default)]
+    pub nbd: Vec<String>,
     /// It takes no writes, over iSCSI and NBD.
     pub read_only: bool,
     /// Initiators may eject it.
@@ -87,6 +91,9 @@ pub struct SetAccess {
     pub chap: Option<SetChap>,
     /// Initiators need not prove themselves any more.
     pub no_chap: bool,
+    /// The rule for NBD: `default`, `open`, `unix`, `off`, or networks, and certificates as
+    /// `cert:NAME` or `cert:sha256:FINGERPRINT`.
+    pub nbd: Option<Vec<String>>,
     /// It takes no writes.
     pub read_only: Option<bool>,
     /// Initiators may eject it.

@@ -6,6 +6,7 @@
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -13,6 +14,9 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -39,6 +43,8 @@ type Answer = (hyper::StatusCode, Option<String>, Bytes);
 /// A client.
 pub struct Client {
     place: Place,
+    /// For [`Place::Tcp`].
+    tls: Option<Arc<ClientConfig>>,
     runtime: tokio::runtime::Runtime,
     /// Takes a line for the user, besides the result of a command.
     note: fn(&str),
@@ -51,7 +57,35 @@ impl Client {
     pub fn new(place: Place, note: fn(&str)) -> Result<Self, ErrorBody> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (told_version, patience) = (std::cell::Cell::new(false), std::cell::Cell::new(PATIENCE));
-        Ok(Self { place, runtime, note, told_version, patience })
+        Ok(Self { place, tls: None, runtime, note, told_version, patience })
+    }
+
+    /// Uses TLS over TCP from now on, and trusts the roots in this PEM.
+    pub fn use_tls(&mut self, roots: &[u8]) -> Result<(), ErrorBody> {
+        let invalid = |error: &dyn std::fmt::Display| {
+            let next = "name the file that `cairn tls root` printed on the server";
+            ErrorBody::new(ErrorKind::Usage, format!("the roots of --tls-root cannot be used: {error}"), next)
+        };
+        let mut store = RootCertStore::empty();
+        for root in CertificateDer::pem_slice_iter(roots) {
+            store.add(root.map_err(|error| invalid(&error))?).map_err(|error| invalid(&error))?;
+        }
+        if store.is_empty() {
+            return Err(invalid(&"there is no certificate in the file"));
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| invalid(&error))?
+            .with_root_certificates(store)
+            .with_no_client_auth();
+        self.tls = Some(Arc::new(config));
+        Ok(())
+    }
+
+    /// Whether it uses TLS.
+    pub fn has_tls(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// Waits no longer than that for an answer from now on.
@@ -244,6 +278,18 @@ impl Client {
                 let stream = tokio::net::TcpStream::connect(address)
                     .await
                     .map_err(|error| no_server(address, None, &error))?;
+                let Some(tls) = &self.tls else { return converse(stream, request).await };
+                let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+                let host = host.trim_matches(['[', ']']).to_owned();
+                let name = ServerName::try_from(host).map_err(|error| broken(&error))?;
+                let stream = tokio_rustls::TlsConnector::from(tls.clone()).connect(name, stream).await;
+                let stream = stream.map_err(|error| {
+                    ErrorBody::new(
+                        ErrorKind::PeerUnreachable,
+                        format!("TLS with {address} failed: {error}"),
+                        "check that --tls-root has the root of this server (`cairn tls root` there), and that the server has --tls; `cairn tls show` lists its names",
+                    )
+                })?;
                 converse(stream, request).await
             }
         }

@@ -23,6 +23,8 @@ pub enum ErrorKind {
     PortTaken,
     /// No valid bearer token.
     Unauthorized,
+    /// The role of the token does not permit it, or the token is for other volumes.
+    Forbidden,
     /// The invitation has expired.
     TokenExpired,
     /// The invitation was used.

@@ -36,6 +36,8 @@ mod schedules;
 mod scrub;
 mod snapshots;
 mod status;
+mod tls;
+mod tokens;
 mod uris;
 mod verify;
 mod volumes;
@@ -74,7 +76,7 @@ pub use images::{
     RestoreRequest, RestoreResult, ResumeError, UnfinishedDump, UnfinishedRestore,
 };
 pub use jobs::{Job, JobOutcome, JobQuery, JobState};
-pub use luns::{CreateLun, Export, ExportTotals, Lun, ResizeLun, Session};
+pub use luns::{CreateLun, Export, ExportTotals, Lun, Reach, ResizeLun, Session};
 pub use mirrors::{
     Aborted, AllowReverse, Compress, CreateMirror, DeletedMirror, Departed, Divergence, DivergenceRequest,
     DryRun, Failover, FailoverRequest, Follower, Leftover, LinkWish, Mirror, MirrorRole, MirrorSession,
@@ -90,6 +92,8 @@ pub use schedules::{Keep, Schedule, SetSchedule, Simulate, Simulation};
 pub use scrub::{CheckFinding, CheckRequest, CheckResult, DamagedBlock, Scrub, ScrubRequest, ScrubResult};
 pub use snapshots::{CreateSnapshot, Freed, HoldSnapshot, RenameSnapshot, Snapshot};
 pub use status::{DamagedFile, GiveUpState, GivenUp, RestoreState, StateBackup, Status};
+pub use tls::{IssueCertificate, IssuedCertificate, Tls};
+pub use tokens::{AccessToken, AuditEntry, AuditOutcome, AuditQuery, CreateToken, CreatedToken, Role};
 pub use uris::{tcp_uri, unix_uri};
 pub use verify::{MirrorVerify, VerifyRequest};
 pub use volumes::{

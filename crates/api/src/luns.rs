@@ -83,10 +83,26 @@ pub struct Export {
     pub target: Target,
     /// Access over iSCSI, and the iSCSI settings.
     pub access: Access,
+    /// Where clients reach it, and the clients that do.
+    #[serde(default)]
+    pub reach: Vec<Reach>,
     /// Its open sessions.
     pub sessions: Vec<Session>,
     /// The totals of all sessions, open and closed.
     pub totals: ExportTotals,
+}
+
+/// A way to an export, and the clients that may take it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Reach {
+    /// `NBD` or `iSCSI`.
+    pub protocol: String,
+    /// The address: HOST:PORT or unix:PATH.
+    pub address: String,
+    /// The clients, for people.
+    pub clients: String,
+    /// Any client of another machine gets in without proving its identity.
+    pub open: bool,
 }
 
 /// The totals of an export's clients since the server started, including disconnected ones.

@@ -7,6 +7,7 @@ use cairn_api::Address;
 use cairn_base::{ByteSize, Interval};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod access;
 mod bucket;
 mod device;
 mod files;
@@ -20,6 +21,7 @@ mod state;
 mod trace;
 mod web;
 
+pub use access::{Audit, RoleName, Tls, Token};
 pub use bucket::{AddBucket, Bucket, BucketKey};
 pub use device::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
 pub use files::{CountLimit, DiffSnapshots, Dump, Mount, Quota, SetQuota, SizeLimit, TreeName, Unmount};
@@ -61,9 +63,12 @@ pub struct Global {
     /// Use the server at HOST:PORT (needs --token-file) or unix:PATH
     #[arg(long, global = true, value_name = "A", env = "CAIRN_SERVER")]
     pub server: Option<Address>,
-    /// Read the token for --server HOST:PORT: a copy of DIR/http-token
+    /// Read the token for --server HOST:PORT from this file
     #[arg(long, global = true, value_name = "FILE", env = "CAIRN_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
+    /// Use TLS with --server HOST:PORT; trust the root in this file
+    #[arg(long, global = true, value_name = "FILE", env = "CAIRN_TLS_ROOT")]
+    pub tls_root: Option<PathBuf>,
     /// Print JSON
     #[arg(long, global = true)]
     pub json: bool,
@@ -168,6 +173,15 @@ pub enum Command {
     /// Dump volumes with their snapshots into files, and restore them
     #[command(subcommand)]
     Image(Image),
+    /// Manage tokens: access to the API over TCP, with a role
+    #[command(subcommand)]
+    Token(Token),
+    /// Show certificates and the root for clients; issue certificates
+    #[command(subcommand)]
+    Tls(Tls),
+    /// Show the audit log: changes and refused tries, by whom
+    #[command(subcommand)]
+    Audit(Audit),
     /// Manage buckets: object stores that the server may use
     #[command(subcommand)]
     Bucket(Bucket),
@@ -238,6 +252,13 @@ pub struct SetExport {
     /// Stop requiring CHAP
     #[arg(long, conflicts_with = "chap_file", group = "changes")]
     pub no_chap: bool,
+    /// Set the rule for NBD: default, open, unix, off, a network, cert:NAME
+    ///
+    /// Repeat it for several networks and certificates; a client must match one of each. A
+    /// certificate is named as `cairn tls create` named it, or as cert:sha256:FINGERPRINT. Default:
+    /// a LUN with initiators or CHAP is not offered over TCP, and others to any client.
+    #[arg(long, value_name = "RULE", group = "changes")]
+    pub nbd: Vec<String>,
     /// Refuse writes over iSCSI and NBD
     #[arg(long, value_name = "true|false", hide_possible_values = true, num_args = 0..=1, default_missing_value = "true", group = "changes")]
     pub read_only: Option<bool>,

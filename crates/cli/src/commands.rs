@@ -1,5 +1,6 @@
 //! The commands that talk to a server: one function each, one file a noun.
 
+mod access;
 mod bucket;
 mod clone;
 pub mod config;
@@ -62,6 +63,9 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Quota(command) => quota::run(command, client, output),
         Command::Dump(asked) => dump::run(&asked, client, output),
         Command::Image(command) => image::run(command, client, output),
+        Command::Token(command) => access::run(command, client, output),
+        Command::Tls(command) => access::run_tls(&command, client, output),
+        Command::Audit(command) => access::run_audit(&command, client, output),
         Command::Bucket(command) => bucket::run(command, client, output),
         Command::Key(_) => key::list(client, output),
         Command::Trace(Trace::Record(asked)) => trace::run_record(&asked, client, output),

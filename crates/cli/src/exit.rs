@@ -109,7 +109,7 @@ fn code(kind: ErrorKind) -> u8 {
         ErrorKind::Usage => WRONG_USAGE,
         ErrorKind::NotFound => NO_SUCH_THING,
         ErrorKind::Busy => BUSY,
-        ErrorKind::Unauthorized | ErrorKind::PeerRefused => REFUSED,
+        ErrorKind::Unauthorized | ErrorKind::Forbidden | ErrorKind::PeerRefused => REFUSED,
         ErrorKind::Diverged | ErrorKind::Contradicted | ErrorKind::WrongRole => DIVERGED,
         ErrorKind::WrongSize => WRONG_SIZE,
         ErrorKind::Taken => NAME_TAKEN,

@@ -13,6 +13,7 @@ mod instant;
 mod log;
 mod manual;
 mod output;
+mod secrets;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -186,7 +187,7 @@ fn connect(global: &Global) -> Result<Client, Failure> {
                 Failure::new(
                     ErrorKind::Unauthorized,
                     "a server at HOST:PORT wants a token",
-                    "give --token-file FILE with a copy of DIR/http-token of the server",
+                    "give --token-file FILE with a token of `cairn token create`, or a copy of DIR/http-token of the server",
                 )
             })?;
             let token = std::fs::read_to_string(file).map_err(|error| {
@@ -196,7 +197,14 @@ fn connect(global: &Global) -> Result<Client, Failure> {
         }
         Some(Address::Off) => return Err(usage("`off` is not a server", "give HOST:PORT or unix:PATH")),
     };
-    Ok(Client::new(place, note_line)?)
+    let mut client = Client::new(place, note_line)?;
+    if let Some(root) = global.tls_root.as_ref().filter(|_| matches!(client.place(), Place::Tcp(..))) {
+        let text = std::fs::read(root).map_err(|error| {
+            Failure::new(ErrorKind::Usage, format!("{}: {error}", root.display()), "check --tls-root")
+        })?;
+        client.use_tls(&text)?;
+    }
+    Ok(client)
 }
 
 #[cfg(test)]

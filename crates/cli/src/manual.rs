@@ -97,8 +97,8 @@ pub const EXAMPLES: [(&str, Examples); 21] = [
     (
         "cairn mirror create",
         &[
-            ("Mirror a volume every 15 minutes", "cairn mirror create vol0 TOKEN --every 15m"),
-            ("Follow it continuously", "cairn mirror create vol0 TOKEN --continuous --rpo 10s"),
+            ("Mirror a volume every 15 minutes", "cairn mirror create vol0 @token --every 15m"),
+            ("Follow it continuously", "cairn mirror create vol0 @token --continuous --rpo 10s"),
         ],
     ),
     (

@@ -14,7 +14,9 @@ use cairn_files::FilesError;
 use cairn_history::HistoryError;
 use cairn_volume::VolumeError;
 
+use crate::actors::error::ActorsError;
 use crate::buckets::error::BucketsError;
+use crate::certificates::error::CertificatesError;
 use crate::daemon::error::DaemonError;
 use crate::devices::error::DevicesError;
 use crate::dumps::error::DumpsError;
@@ -152,6 +154,12 @@ pub enum ServerError {
     /// An error of schedules and hooks.
     #[error(transparent)]
     Schedules(#[from] SchedulesError),
+    /// An error of access: a request that a role or a token does not permit.
+    #[error(transparent)]
+    Actors(#[from] ActorsError),
+    /// An error of certificates for clients.
+    #[error(transparent)]
+    Certificates(#[from] CertificatesError),
 }
 
 impl From<cairn_frontend_nbd::Unfinished> for ServerError {
@@ -285,6 +293,8 @@ impl ServerError {
             E::Volumes(error) => error.kind(),
             E::Devices(error) => error.kind(),
             E::Schedules(error) => error.kind(),
+            E::Actors(error) => error.kind(),
+            E::Certificates(error) => error.kind(),
         }
     }
 
@@ -324,6 +334,8 @@ impl ServerError {
             E::Volumes(error) => error.next(),
             E::Devices(error) => error.next(),
             E::Schedules(error) => error.next(),
+            E::Actors(error) => error.next(),
+            E::Certificates(error) => error.next(),
         }
     }
 

@@ -13,14 +13,17 @@ use cairn_api::WriteCache;
 use cairn_base::{Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_device::DeviceError;
 use cairn_files::{FilesError, LunInfo};
-use cairn_frontend_nbd::{Export, ExportInfo, Exports, OpenExportError};
+use cairn_frontend_nbd::{Export, ExportInfo, Exports, OpenExportError, Visitor};
 use cairn_volume::{Image, Snapshot, VolumeError};
 use parking_lot::Mutex;
 
+use crate::actors::audit::{Audit, Event};
+use crate::certificates::Certificates;
 use crate::devices::Devices;
 use crate::error::ServerError;
 use crate::exports::access::Access;
 use crate::exports::changed::Changed;
+use crate::exports::nbd_rules::NbdRefusal;
 use crate::exports::plans::Plans;
 use crate::exports::recordings::Recordings;
 use crate::exports::target_names::present_of;
@@ -34,6 +37,7 @@ pub(crate) mod changed;
 mod commands;
 pub(crate) mod error;
 pub(crate) mod mounts;
+pub(crate) mod nbd_rules;
 pub(crate) mod plans;
 pub(crate) mod quotas;
 pub(crate) mod recordings;
@@ -50,6 +54,8 @@ pub(crate) struct ExportTable {
     pub(crate) recordings: Arc<Recordings>,
     pub(crate) plans: Arc<Plans>,
     pub(crate) frozen: Arc<FrozenNames>,
+    pub(crate) certificates: Arc<Certificates>,
+    pub(crate) audit: Arc<Audit>,
 }
 
 /// The names of the LUNs in snapshots, which stay as they are: clients ask for lists as often as
@@ -134,6 +140,18 @@ impl Exports for ExportTable {
             1 => names.pop_first().ok_or(OpenExportError::NoDefault { count: 0 }),
             count => Err(OpenExportError::NoDefault { count }),
         }
+    }
+
+    fn admit(&self, name: &str, visitor: &Visitor) -> Result<(), OpenExportError> {
+        let restricted = self.access.restricted(&self.settings_of(name));
+        restricted.admit(visitor, &self.certificates).map_err(|refusal| match refusal {
+            NbdRefusal::NeedsTls => OpenExportError::NeedsTls { name: name.to_owned() },
+            NbdRefusal::Rule(reason) => OpenExportError::Forbidden { name: name.to_owned(), reason },
+        })
+    }
+
+    fn refused(&self, name: &str, visitor: &Visitor, error: &OpenExportError) {
+        self.audit.note(Event::of_stranger(visitor.from, "NBD open", name, &error.to_string()));
     }
 
     fn open(&self, name: &str) -> Result<Export, OpenExportError> {

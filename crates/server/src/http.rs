@@ -3,9 +3,11 @@
 //! This is the only asynchronous part of the server. Every handler passes its work to a thread that
 //! may block.
 
+mod admission;
 mod answer;
 mod auth;
 mod buckets;
+mod certificates;
 mod changed;
 mod clones;
 mod devices;
@@ -19,6 +21,9 @@ mod mounts;
 mod plans;
 mod quotas;
 mod recordings;
+mod rules;
+mod secured;
+mod tokens;
 mod volumes;
 
 use std::os::unix::net::UnixListener as StdUnixListener;
@@ -47,7 +52,9 @@ use crate::http::answer::{Answer, Body, MAX_BODY, Refusal, blocking, unless_it_w
 #[openapi(info(
     title = "Cairn",
     description = "Volumes that never overwrite, their LUNs, snapshots and mirrors. Over TCP each request carries \
-                   `Authorization: Bearer TOKEN`; on the control socket the permissions of the file decide."
+                   `Authorization: Bearer TOKEN`; on the control socket the permissions of the file decide. \
+                   `x-cairn-roles` names the roles of tokens that permit a request; a token that is bound to volumes \
+                   permits none with `x-cairn-whole-server`."
 ))]
 struct Description;
 
@@ -74,30 +81,50 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(buckets::routes())
         .merge(recordings::routes())
         .merge(plans::routes())
+        .merge(tokens::routes())
+        .merge(certificates::routes())
+}
+
+/// The description, with the roles that each route needs.
+fn description() -> utoipa::openapi::OpenApi {
+    let mut described = api().into_openapi();
+    rules::describe(&mut described);
+    described
 }
 
 /// The description of the API, as pretty JSON: the answer of `/v1/openapi.json` and the content of
 /// `docs/openapi.json`.
 pub fn openapi_json() -> String {
-    let mut text = api().into_openapi().to_pretty_json().unwrap_or_default();
+    let mut text = description().to_pretty_json().unwrap_or_default();
     text.push('\n');
     text
 }
 
-fn router(server: Arc<Server>) -> Router {
-    let (router, description) = api().split_for_parts();
-    let description = description.to_pretty_json().unwrap_or_default();
+/// The routes. `elsewhere`: for clients of other machines, which run no commands here and name no
+/// files.
+fn router(server: Arc<Server>, elsewhere: bool) -> Router {
+    let (router, _) = api().split_for_parts();
+    let description = description().to_pretty_json().unwrap_or_default();
     let answer = move || {
         let description = description.clone();
         async move { ([("content-type", "application/json")], description) }
     };
-    router
+    let router = router
         .route("/v1/openapi.json", axum::routing::get(answer))
         .route("/metrics", axum::routing::get(metrics))
         .fallback(|uri: Uri| async move {
             Refusal::from(ServerError::Daemon(DaemonError::NoSuchPath { path: uri.path().to_owned() }))
         })
-        .layer(axum::middleware::from_fn_with_state(server.clone(), tell_of_waits))
+        .layer(axum::middleware::from_fn_with_state(server.clone(), tell_of_waits));
+    let router = match elsewhere {
+        false => router,
+        true => router
+            .layer(axum::middleware::from_fn(drills::refuse_commands))
+            .layer(axum::middleware::from_fn(mounts::refuse_from_afar))
+            .layer(axum::middleware::from_fn(devices::refuse_paths)),
+    };
+    router
+        .layer(axum::middleware::from_fn_with_state(server.clone(), admission::decide))
         .layer(axum::middleware::from_fn(tell_what_is_wrong))
         .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY))
         .layer(axum::middleware::map_response(tell_version))
@@ -114,7 +141,7 @@ async fn tell_version(mut response: Response) -> Response {
 pub(crate) async fn serve(
     server: Arc<Server>,
     control: StdUnixListener,
-    tcp: Option<(std::net::TcpListener, String)>,
+    tcp: Option<(std::net::TcpListener, Option<Arc<rustls::ServerConfig>>)>,
     budgets: Budgets,
     end: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
@@ -126,23 +153,20 @@ pub(crate) async fn serve(
     };
     // Made once: a router that is served directly would be made again for each connection, and
     // `cairn` opens a connection for each request.
-    let clock = server.clock.clone();
-    let router = router(server);
+    let local = router(server.clone(), false).layer(axum::middleware::from_fn(auth::admit_user));
     let control = guests::Door::open(control, budgets.control);
-    let local = axum::serve(control, router.clone().into_make_service());
+    let local = axum::serve(control, local.into_make_service_with_connect_info::<guests::TokenSeen>());
     let local = local.with_graceful_shutdown(wait(stopped.clone()));
     let mut tasks = vec![tokio::spawn(local.into_future())];
-    if let Some((listener, token)) = tcp {
+    if let Some((listener, tls)) = tcp {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let bearer = auth::Bearer::new(token, clock);
-        let guarded = router
-            .layer(axum::middleware::from_fn(drills::refuse_commands))
-            .layer(axum::middleware::from_fn(mounts::refuse_from_afar))
-            .layer(axum::middleware::from_fn(devices::refuse_paths))
+        let bearer = auth::Bearer::new(server.clone(), tls.is_some());
+        let listener = secured::Secured::new(listener, tls);
+        let guarded = router(server, true)
             .layer(axum::middleware::from_fn_with_state(bearer.clone(), auth::demand_token));
         let guarded = cairn_web::routes(bearer.page())
-            .layer(axum::middleware::from_fn(auth::introduce))
+            .layer(axum::middleware::from_fn_with_state(bearer, auth::introduce))
             .fallback_service(guarded)
             // A refused client gets the version too. Otherwise it would assume a server of another
             // version.

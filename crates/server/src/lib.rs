@@ -6,7 +6,9 @@
 //! connection and each job has one; HTTP is the only asynchronous part. The command line is a
 //! client of [`cairn_api`] over `DIR/control.sock`.
 
+mod actors;
 mod buckets;
+mod certificates;
 mod daemon;
 mod devices;
 mod dumps;

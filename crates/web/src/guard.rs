@@ -9,13 +9,13 @@ use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, COOKIE, HOST, ORIGIN, RETRY_AFTER, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
-use cairn_api::{ErrorBody, ErrorKind};
+use cairn_api::{ErrorBody, ErrorKind, Role};
 use cairn_base::Clock;
 use serde::{Deserialize, Serialize};
 
 use crate::SIGN_IN_MAX;
 use crate::links::{Link, Tries};
-use crate::sessions::{Sessions, same};
+use crate::sessions::Sessions;
 
 /// The header with the key of a session. A form or a script of another site cannot send it.
 const KEY: HeaderName = HeaderName::from_static("x-cairn");
@@ -40,11 +40,33 @@ const AGE_MAX: Duration = Duration::from_secs(12 * 3600);
 
 /// The proof that a browser needs for a session.
 enum Proof {
-    /// The token of the API.
-    Token(String),
+    /// A token of the API.
+    Token(Arc<dyn Keys>),
     /// A link that works once.
     Link(Link),
 }
+
+/// The tokens that a sign-in takes.
+pub trait Keys: Send + Sync {
+    /// The identity of the token with this secret, if it is valid. Another token never has it.
+    fn find(&self, secret: &str) -> Option<String>;
+
+    /// The token with this identity; none when it has expired or was revoked.
+    fn describe(&self, identity: &str) -> Option<Identity>;
+}
+
+/// The client of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// For people and the audit log.
+    pub name: String,
+    /// The role of its token.
+    pub role: Role,
+}
+
+/// The client that has signed in: an extension of the answer.
+#[derive(Debug, Clone)]
+pub struct SignedInAs(pub Identity);
 
 /// Where a request comes from: an extension of it.
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +87,9 @@ struct Shown {
     proof: &'static str,
     /// The request has a session.
     signed_in: bool,
+    /// Its client and that client's role, with a token.
+    name: Option<String>,
+    role: Option<Role>,
 }
 
 /// A sign-in.
@@ -78,12 +103,14 @@ struct SignIn {
 #[derive(Serialize)]
 struct SignedIn {
     key: String,
+    name: Option<String>,
+    role: Option<Role>,
 }
 
 impl Page {
-    /// A page whose sign-in takes this token.
-    pub fn with_token(token: String, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self::new(Proof::Token(token), IDLE_MAX, clock))
+    /// A page whose sign-in takes one of these tokens.
+    pub fn with_keys(keys: Arc<dyn Keys>, clock: Arc<dyn Clock>) -> Arc<Self> {
+        Arc::new(Self::new(Proof::Token(keys), IDLE_MAX, clock))
     }
 
     /// A page that one browser can open, by the secret that is the second part of the answer.
@@ -96,21 +123,34 @@ impl Page {
         Self { proof, sessions: Sessions::new(idle_max, AGE_MAX), tries: Tries::default(), clock }
     }
 
-    /// Whether a request has a session, and comes from this page.
-    pub fn admits(&self, headers: &HeaderMap) -> bool {
+    /// The identity of a request that has a session and comes from this page. It is empty for a
+    /// session that began with a link.
+    pub fn admits(&self, headers: &HeaderMap) -> Option<String> {
         let key = headers.get(KEY).and_then(|key| key.to_str().ok());
         match (cookie(headers), key) {
             (Some(cookie), Some(key)) if is_from_page(headers) => {
-                self.sessions.admits(cookie, key, self.clock.monotonic())
+                let identity = self.sessions.admits(cookie, key, self.clock.monotonic())?;
+                match &self.proof {
+                    // A session ends with its token.
+                    Proof::Token(keys) => keys.describe(&identity).map(|_| identity),
+                    Proof::Link(_) => Some(identity),
+                }
             }
-            _ => false,
+            _ => None,
         }
     }
 
-    fn accepts(&self, secret: &str) -> bool {
+    fn accepts(&self, secret: &str) -> Option<String> {
         match &self.proof {
-            Proof::Token(token) => same(token, secret),
-            Proof::Link(link) => link.take(secret, self.clock.monotonic()),
+            Proof::Token(keys) => keys.find(secret),
+            Proof::Link(link) => link.take(secret, self.clock.monotonic()).then(String::new),
+        }
+    }
+
+    fn describe(&self, identity: &str) -> Option<Identity> {
+        match &self.proof {
+            Proof::Token(keys) => keys.describe(identity),
+            Proof::Link(_) => None,
         }
     }
 }
@@ -154,13 +194,19 @@ fn set_cookie(headers: &HeaderMap, value: &str, age: Option<u64>) -> String {
     format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{age}")
 }
 
+fn parts(identity: Identity) -> (String, Role) {
+    (identity.name, identity.role)
+}
+
 /// How a browser can sign in, and whether it has.
 pub(crate) async fn show(State(page): State<Arc<Page>>, headers: HeaderMap) -> Response {
     let proof = match page.proof {
         Proof::Token(_) => "token",
         Proof::Link(_) => "link",
     };
-    let shown = Shown { proof, signed_in: page.admits(&headers) };
+    let identity = page.admits(&headers);
+    let (name, role) = identity.as_deref().and_then(|identity| page.describe(identity)).map(parts).unzip();
+    let shown = Shown { proof, signed_in: identity.is_some(), name, role };
     ([(CACHE_CONTROL, "no-store")], Json(shown)).into_response()
 }
 
@@ -190,13 +236,13 @@ pub(crate) async fn sign_in(State(page): State<Arc<Page>>, request: Request) -> 
         let next = "reload the page, so that it is of the version of the server";
         return refuse(StatusCode::BAD_REQUEST, "the sign-in cannot be read", next);
     };
-    if !page.accepts(asked.secret.trim()) {
+    let Some(identity) = page.accepts(asked.secret.trim()) else {
         page.tries.note(from, page.clock.monotonic());
         tokio::time::sleep(REFUSAL_PAUSE).await;
         let (what, next) = match page.proof {
             Proof::Token(_) => (
                 "the token is wrong",
-                "copy the content of DIR/http-token, where DIR is the data directory of the server",
+                "copy the content of DIR/http-token, where DIR is the data directory of the server, or use a token of `cairn token create`",
             ),
             Proof::Link(_) => (
                 "the link was used, or has expired",
@@ -204,16 +250,22 @@ pub(crate) async fn sign_in(State(page): State<Arc<Page>>, request: Request) -> 
             ),
         };
         return refuse(StatusCode::FORBIDDEN, what, next);
-    }
-    let opened = page.sessions.open(page.clock.monotonic());
+    };
+    let opened = page.sessions.open(&identity, page.clock.monotonic());
     let cookie = set_cookie(headers, &opened.cookie, None);
     let told = [(SET_COOKIE, cookie), (CACHE_CONTROL, "no-store".to_owned())];
-    (told, Json(SignedIn { key: opened.key })).into_response()
+    let known = page.describe(&identity);
+    let (name, role) = known.clone().map(parts).unzip();
+    let mut answer = (told, Json(SignedIn { key: opened.key, name, role })).into_response();
+    if let Some(known) = known {
+        answer.extensions_mut().insert(SignedInAs(known));
+    }
+    answer
 }
 
 /// Ends a session.
 pub(crate) async fn sign_out(State(page): State<Arc<Page>>, headers: HeaderMap) -> Response {
-    if !page.admits(&headers) {
+    if page.admits(&headers).is_none() {
         return refuse(StatusCode::UNAUTHORIZED, "there is no such session", "sign in again");
     }
     if let Some(cookie) = cookie(&headers) {

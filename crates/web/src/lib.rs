@@ -12,7 +12,7 @@ mod links;
 mod local;
 mod sessions;
 
-pub use guard::{Page, Visitor};
+pub use guard::{Identity, Keys, Page, SignedInAs, Visitor};
 pub use local::{LocalPage, Target, serve_local};
 
 use std::sync::Arc;

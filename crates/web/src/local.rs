@@ -91,7 +91,7 @@ fn is_loopback(headers: &HeaderMap, port: u16) -> bool {
 
 /// Passes a request of a session on.
 async fn pass(State(passing): State<Passing>, request: Request) -> Response {
-    if !passing.page.admits(request.headers()) {
+    if passing.page.admits(request.headers()).is_none() {
         let next = "run `cairn web` again, and open the link that it prints";
         return refuse(StatusCode::UNAUTHORIZED, "there is no such session", next);
     }

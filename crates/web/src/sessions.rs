@@ -33,6 +33,8 @@ pub(crate) struct Opened {
 
 struct Session {
     opened: Opened,
+    /// Of the secret with which it began.
+    identity: String,
     begun: Duration,
     used: Duration,
 }
@@ -51,8 +53,8 @@ impl Sessions {
         Self { table: Mutex::default(), idle_max, age_max }
     }
 
-    /// Begins a session.
-    pub(crate) fn open(&self, now: Duration) -> Opened {
+    /// Begins a session of a client with this identity.
+    pub(crate) fn open(&self, identity: &str, now: Duration) -> Opened {
         let opened = Opened { cookie: secret(), key: secret() };
         let mut table = self.table.lock();
         self.end_old(&mut table, now);
@@ -62,19 +64,19 @@ impl Sessions {
                 table.swap_remove(oldest);
             }
         }
-        table.push(Session { opened: opened.clone(), begun: now, used: now });
+        table.push(Session { opened: opened.clone(), identity: identity.to_owned(), begun: now, used: now });
         opened
     }
 
-    /// Whether both parts are those of one session; notes that it is used.
-    pub(crate) fn admits(&self, cookie: &str, key: &str, now: Duration) -> bool {
+    /// The identity of the session that both parts are of; notes that it is used.
+    pub(crate) fn admits(&self, cookie: &str, key: &str, now: Duration) -> Option<String> {
         let mut table = self.table.lock();
         self.end_old(&mut table, now);
-        let mut found = false;
+        let mut found = None;
         for session in table.iter_mut() {
             if same(&session.opened.cookie, cookie) & same(&session.opened.key, key) {
                 session.used = now;
-                found = true;
+                found = Some(session.identity.clone());
             }
         }
         found

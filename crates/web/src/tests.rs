@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use cairn_api::Role;
 use cairn_base::ManualClock;
 
 use super::*;
@@ -12,8 +14,22 @@ use crate::files::FILES;
 
 const TOKEN: &str = "a-token-that-is-long-enough-to-be-one";
 
+/// One token, which a test can revoke.
+struct OneKey(AtomicBool);
+
+impl Keys for OneKey {
+    fn find(&self, secret: &str) -> Option<String> {
+        (secret == TOKEN && !self.0.load(Ordering::Relaxed)).then(|| "identity".to_owned())
+    }
+
+    fn describe(&self, identity: &str) -> Option<Identity> {
+        let is_valid = identity == "identity" && !self.0.load(Ordering::Relaxed);
+        is_valid.then(|| Identity { name: "token one".to_owned(), role: Role::Viewer })
+    }
+}
+
 fn page(clock: &Arc<ManualClock>) -> Arc<Page> {
-    Page::with_token(TOKEN.to_owned(), clock.clone())
+    Page::with_keys(Arc::new(OneKey(AtomicBool::new(false))), clock.clone())
 }
 
 /// Serves a router on a port of its own, for as long as the test runs.
@@ -117,13 +133,18 @@ fn every_answer_has_the_policy_and_a_file_is_sent_once() {
 #[test]
 fn session_begins_with_the_token_and_ends_with_the_sign_out() {
     let to = serve(routes(page(&Arc::default())));
-    assert!(ask(to, "GET /session", &[], "").contains(r#"{"proof":"token","signed_in":false}"#));
+    assert!(
+        ask(to, "GET /session", &[], "")
+            .contains(r#"{"proof":"token","signed_in":false,"name":null,"role":null}"#)
+    );
     let wrong = sign_in(to, "wrong");
     assert_eq!(status(&wrong), 403);
     assert!(wrong.contains("the token is wrong") && !wrong.contains("set-cookie"), "{wrong}");
     let [cookie, key] = session(&sign_in(to, TOKEN));
     let is_in = |headers: &[&str]| ask(to, "GET /session", headers, "").contains("\"signed_in\":true");
     assert!(is_in(&[&cookie, &key]));
+    let shown = ask(to, "GET /session", &[&cookie, &key], "");
+    assert!(shown.contains(r#""name":"token one","role":"viewer""#), "{shown}");
     assert!(!is_in(&[&cookie]) && !is_in(&[&key]), "one part alone");
     assert!(!is_in(&[&cookie, &key, "origin: http://evil.example"]));
     assert!(!is_in(&[&cookie, &key, "sec-fetch-site: cross-site"]));
@@ -131,6 +152,30 @@ fn session_begins_with_the_token_and_ends_with_the_sign_out() {
     let out = ask(to, "DELETE /session", &[&cookie, &key], "");
     assert!(status(&out) == 200 && out.contains("Max-Age=0"), "{out}");
     assert!(!is_in(&[&cookie, &key]));
+}
+
+#[test]
+fn session_ends_when_its_token_is_revoked() {
+    let keys = Arc::new(OneKey(AtomicBool::new(false)));
+    let to = serve(routes(Page::with_keys(keys.clone(), Arc::<ManualClock>::default())));
+    let [cookie, key] = session(&sign_in(to, TOKEN));
+    let is_in = || ask(to, "GET /session", &[&cookie, &key], "").contains("\"signed_in\":true");
+    assert!(is_in());
+    keys.0.store(true, Ordering::Relaxed);
+    assert!(!is_in());
+    assert_eq!(status(&sign_in(to, TOKEN)), 403);
+}
+
+#[test]
+fn cookie_that_a_stranger_has_set_gets_no_session() {
+    let to = serve(routes(page(&Arc::default())));
+    let fixed = format!("cookie: cairn-{}=chosen-by-a-stranger", to.port());
+    let body = format!("{{\"secret\":\"{TOKEN}\"}}");
+    let answer = ask(to, "POST /session", &["x-cairn: none", &fixed], &body);
+    let [cookie, key] = session(&answer);
+    assert!(!cookie.contains("chosen-by-a-stranger"), "the session has a new cookie");
+    let is_in = |headers: &[&str]| ask(to, "GET /session", headers, "").contains("\"signed_in\":true");
+    assert!(is_in(&[&cookie, &key]) && !is_in(&[&fixed, &key]));
 }
 
 #[test]

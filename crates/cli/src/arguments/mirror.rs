@@ -17,8 +17,10 @@ pub enum Mirror {
     Create {
         /// Volume on the source
         volume: String,
-        /// Token that `cairn peer invite` printed on the source
-        token: String,
+        /// @FILE with the token of `cairn peer invite`; default: standard input
+        ///
+        /// The token itself is accepted as well. All users of this machine can read arguments.
+        token: Option<String>,
         /// Update this often, such as 15m; default: only on request
         #[arg(help_heading = "Schedule", long, value_name = "TIME")]
         every: Option<Interval>,
@@ -129,8 +131,8 @@ pub enum Mirror {
     Repoint {
         /// Name of the mirror
         name: String,
-        /// Token that `cairn peer invite` printed on the other server
-        token: String,
+        /// @FILE with the token of `cairn peer invite`; default: standard input
+        token: Option<String>,
         /// Name of the volume there
         #[arg(long, value_name = "NAME")]
         volume: Option<String>,

@@ -48,6 +48,31 @@ pub struct Serve {
     /// Abort a mirror transfer after this silence (default 2m)
     #[arg(long, value_name = "TIME")]
     pub mirror_patience: Option<Interval>,
+    /// Serve the API over TCP and the page with TLS
+    ///
+    /// Default certificate: one of the authority that the server makes; clients need its root, see
+    /// `cairn tls root`.
+    #[arg(long)]
+    pub tls: bool,
+    /// Use this certificate (PEM) for HTTPS and NBD; implies --tls
+    ///
+    /// The server loads it again when it changes.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Use this key (PEM) with --tls-cert
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Put this name or address into the certificate of the server
+    ///
+    /// In addition to those of the machine. Can be repeated.
+    #[arg(long, value_name = "NAME", conflicts_with = "tls_cert")]
+    pub tls_name: Vec<String>,
+    /// Permit --http without TLS at an address of the network
+    #[arg(long)]
+    pub http_insecure: bool,
+    /// Send lines of the audit log to the system's log as well
+    #[arg(long)]
+    pub audit_syslog: bool,
     /// Memory per volume for cached blocks and writes (default 256M)
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<ByteSize>,

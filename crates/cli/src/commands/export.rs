@@ -118,6 +118,7 @@ fn request(set: &SetExport) -> Result<api::SetAccess, Failure> {
         networks: list(&set.network, set.any_network),
         chap: set.chap_file.as_deref().map(secrets).transpose()?,
         no_chap: set.no_chap,
+        nbd: (!set.nbd.is_empty()).then(|| set.nbd.clone()),
         read_only: if set.no_read_only { Some(false) } else { set.read_only },
         removable: if set.no_removable { Some(false) } else { set.removable },
         block_bytes: set.block_size,
@@ -163,11 +164,12 @@ fn list(exports: &[api::Export]) -> String {
             export.name.clone(),
             size(export.size_bytes),
             mode(export).to_owned(),
+            nbd_clients(export),
             clients(&export.access),
             export.sessions.len().to_string(),
         ]
     };
-    table(["NAME", "SIZE", "MODE", "ISCSI CLIENTS", "SESSIONS"], exports.iter().map(row))
+    table(["NAME", "SIZE", "MODE", "NBD CLIENTS", "ISCSI CLIENTS", "SESSIONS"], exports.iter().map(row))
 }
 
 fn mode(export: &api::Export) -> &'static str {
@@ -178,8 +180,20 @@ fn mode(export: &api::Export) -> &'static str {
     }
 }
 
+/// Which NBD clients are admitted, in a few words. Those of TCP count, if there is such a listener.
+pub fn nbd_clients(export: &api::Export) -> String {
+    let nbd = || export.reach.iter().filter(|reach| reach.protocol == "NBD");
+    let shown = nbd().find(|reach| !reach.address.starts_with("unix:"));
+    match shown {
+        Some(reach) if reach.clients == "any client" => "any".to_owned(),
+        Some(_) => "restricted".to_owned(),
+        None if nbd().next().is_some() => "unix socket".to_owned(),
+        None => "none".to_owned(),
+    }
+}
+
 /// Which initiators are let in, in a few words.
-fn clients(access: &api::Access) -> String {
+pub fn clients(access: &api::Access) -> String {
     let count = |list: &[String], one: &str| match list {
         [] => None,
         [only] if only.len() <= 24 => Some(only.clone()),
@@ -227,6 +241,12 @@ fn show(export: &api::Export) -> String {
         ["CHAP".to_owned(), chap],
         ["target".to_owned(), export.target.name.clone()],
     ];
+    let rule = if access.nbd.is_empty() { "none".to_owned() } else { access.nbd.join(" ") };
+    rows.push(["NBD rule".to_owned(), rule]);
+    let reach = |reach: &api::Reach| {
+        ["reached by".to_owned(), format!("{} {}: {}", reach.protocol, reach.address, reach.clients)]
+    };
+    rows.extend(export.reach.iter().map(reach));
     rows.extend(export.target.portals.iter().map(|portal| ["portal".to_owned(), portal.clone()]));
     rows.extend(export.uris.iter().map(|uri| ["NBD".to_owned(), uri.clone()]));
     rows.extend(export.sessions.iter().map(|one| ["session".to_owned(), session(one)]));

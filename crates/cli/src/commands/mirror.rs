@@ -16,6 +16,10 @@ use crate::image_names;
 use crate::output::{
     Output, ago, coming, duration, interval, length, name, print_besides, print_line, size, table,
 };
+use crate::secrets;
+
+/// For errors about the token of `cairn peer invite`.
+const INVITATION: &str = "token of `cairn peer invite`";
 
 /// Runs a command on mirrors.
 pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failure> {
@@ -35,6 +39,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             beneath,
             link,
         } => {
+            let token = secrets::read(token.as_deref(), INVITATION)?;
             let request = api::CreateMirror {
                 volume,
                 name,
@@ -95,6 +100,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             output.tell(&mirror, show);
         }
         Mirror::Repoint { name, token, volume } => {
+            let token = secrets::read(token.as_deref(), INVITATION)?;
             let request = api::RepointMirror { token, volume };
             let job: api::Job = client.post(&format!("{}/repoint", path(&name)?), &request)?;
             roles_changed(job, client, output)?;

@@ -19,8 +19,8 @@ pub fn run(command: Peer, client: &Client, output: Output) -> Result<(), Failure
             if !output.json && !output.quiet {
                 let volume = invitation.volume.as_deref().unwrap_or("VOLUME");
                 note_line(&format!(
-                    "this token is a secret for one server, until {}; on the destination:\n\
-                     cairn mirror create {volume} TOKEN --every 15m",
+                    "this token is a secret for one server, until {}; on the destination, with the token in a file:\n\
+                     cairn mirror create {volume} @FILE --every 15m",
                     clock(invitation.expires_ms)
                 ));
             }

@@ -28,6 +28,12 @@ pub fn run(serve: Serve, data: Option<PathBuf>, output: Output) -> Result<(), Fa
         nbd_tls_required: serve.nbd_tls_required.then_some(true),
         advertise: serve.advertise,
         mirror_patience: serve.mirror_patience,
+        tls: serve.tls.then_some(true),
+        tls_cert: absolute(serve.tls_cert),
+        tls_key: absolute(serve.tls_key),
+        tls_name: (!serve.tls_name.is_empty()).then_some(serve.tls_name),
+        http_insecure: serve.http_insecure.then_some(true),
+        audit_syslog: serve.audit_syslog.then_some(true),
         cache: serve.cache,
     };
     let config = Config::new(line.over(file)).map_err(failure)?;
@@ -45,6 +51,11 @@ pub fn run(serve: Serve, data: Option<PathBuf>, output: Output) -> Result<(), Fa
         });
     })
     .map_err(failure)
+}
+
+/// A path that stays the same file.
+fn absolute(path: Option<PathBuf>) -> Option<PathBuf> {
+    path.map(|path| std::path::absolute(&path).unwrap_or(path))
 }
 
 /// Looks at a configuration, as a server does when it starts.

@@ -3,6 +3,7 @@
 use cairn_api::client::Client;
 use cairn_api::{self as api, Leftover};
 
+use super::export::{clients, nbd_clients};
 use super::{drill, mirror, mount, schedule, volume};
 use crate::exit::Failure;
 use crate::image_names;
@@ -178,9 +179,18 @@ fn exports(exports: &[api::Export]) -> String {
             true => "read-only",
             false => "read-write",
         };
-        [export.name.clone(), size(export.size_bytes), mode.into(), export.sessions.len().to_string()]
+        let clients = [nbd_clients(export), clients(&export.access)];
+        let [nbd, iscsi] = clients;
+        [
+            export.name.clone(),
+            size(export.size_bytes),
+            mode.into(),
+            nbd,
+            iscsi,
+            export.sessions.len().to_string(),
+        ]
     };
-    table(["NAME", "SIZE", "MODE", "SESSIONS"], exports.iter().map(row))
+    table(["NAME", "SIZE", "MODE", "NBD CLIENTS", "ISCSI CLIENTS", "SESSIONS"], exports.iter().map(row))
 }
 
 /// The clients and their exports, with their activity in the last seconds; the latencies are those

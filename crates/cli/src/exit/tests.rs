@@ -59,9 +59,9 @@ fn exit_codes_are_those_of_the_document() {
             documented.insert(kind.to_owned(), number);
         }
     }
-    for kind in
-        TOLD_APART.iter().chain(&[ErrorKind::Unauthorized, ErrorKind::Contradicted, ErrorKind::WrongRole])
-    {
+    let others =
+        [ErrorKind::Unauthorized, ErrorKind::Forbidden, ErrorKind::Contradicted, ErrorKind::WrongRole];
+    for kind in TOLD_APART.iter().chain(&others) {
         let name = serde_json::to_value(kind).expect("a kind has a name");
         let name = name.as_str().expect("a name is text");
         assert_eq!(documented.remove(name), Some(code(*kind)), "{name}");

@@ -1,8 +1,10 @@
 //! A front end's interface to the server: the exports, and the device of each.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use cairn_device::{Device, DeviceError};
+use rustls::pki_types::CertificateDer;
 
 /// An export in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +13,18 @@ pub struct ExportInfo {
     pub name: String,
     /// For people; may be empty.
     pub description: String,
+}
+
+/// A client, as far as it is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Visitor {
+    /// Its address; none on a unix socket.
+    pub from: Option<IpAddr>,
+    /// TLS has started.
+    pub tls: bool,
+    /// The certificates that it has shown, its own first, whose key it has. Whether to trust them
+    /// is up to [`Exports::admit`].
+    pub certificates: Vec<CertificateDer<'static>>,
 }
 
 /// The server's list of exports. Called from the threads of sessions.
@@ -25,6 +39,14 @@ pub trait Exports: Send + Sync {
             several => Err(OpenExportError::NoDefault { count: several.len() }),
         }
     }
+
+    /// Whether a client may open an export. A list has only those that it may open.
+    fn admit(&self, _name: &str, _visitor: &Visitor) -> Result<(), OpenExportError> {
+        Ok(())
+    }
+
+    /// A client that named an export was refused by [`Exports::admit`].
+    fn refused(&self, _name: &str, _visitor: &Visitor, _error: &OpenExportError) {}
 
     /// Opens one for a session (or for a client that only asks about it).
     fn open(&self, name: &str) -> Result<Export, OpenExportError>;
@@ -81,6 +103,20 @@ pub enum OpenExportError {
     /// It is being deleted, or the server stops.
     #[error("the export {name:?} is going away; connect again later")]
     GoingAway {
+        /// The requested name.
+        name: String,
+    },
+    /// The client may not open it.
+    #[error("the export {name:?} is not for this client: {reason}")]
+    Forbidden {
+        /// The requested name.
+        name: String,
+        /// The rule of the export.
+        reason: &'static str,
+    },
+    /// The client may open it only over TLS.
+    #[error("the export {name:?} is for clients with a certificate: connect with TLS")]
+    NeedsTls {
         /// The requested name.
         name: String,
     },

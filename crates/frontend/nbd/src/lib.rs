@@ -34,7 +34,7 @@ pub use address::{Address, InvalidAddress};
 pub use cairn_frontend_session::{Activity, Rate, Totals, Unfinished};
 pub use cairn_proto_nbd::{ContextStatus, NbdError, ReplyMode, StatusExtent};
 pub use client::{Answer, Client, ClientError, ClientOptions, ClientRequest, Completion};
-pub use exports::{ChangedBlocks, Export, ExportInfo, Exports, OpenExportError};
+pub use exports::{ChangedBlocks, Export, ExportInfo, Exports, OpenExportError, Visitor};
 pub use listener::{ListenError, Listener};
 pub use registry::SessionInfo;
 pub use server::{NbdServer, ServerOptions, StartError};

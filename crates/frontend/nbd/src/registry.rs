@@ -1,6 +1,7 @@
 //! The sessions of a server: their peers, their activity, and how to end them.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,8 @@ pub struct SessionInfo {
 pub(crate) struct Entry {
     connection: Connection,
     pub(crate) peer: String,
+    /// Over TCP.
+    pub(crate) from: Option<IpAddr>,
     /// It was closed to make room for another.
     evicted: AtomicBool,
 }
@@ -104,7 +107,7 @@ impl Registry {
     /// A client connected. `None` when the server stops.
     pub(crate) fn connected(&self, peer: Peer, socket: Socket) -> Option<Arc<Entry>> {
         let Peer { name, from, listener } = peer;
-        let entry = |connection| Entry { connection, peer: name, evicted: AtomicBool::new(false) };
+        let entry = |connection| Entry { connection, peer: name, from, evicted: AtomicBool::new(false) };
         self.roster.connected(listener, from, socket, entry)
     }
 

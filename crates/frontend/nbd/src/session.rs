@@ -14,7 +14,7 @@ use cairn_proto_nbd::{
     ReplyTo, Request, Step, TlsPolicy, Violation, decode_request, request_header_bytes,
 };
 
-use crate::exports::{Export, OpenExportError};
+use crate::exports::{Export, OpenExportError, Visitor};
 use crate::limits::LONG_WRITE_BYTES;
 use crate::registry::{Entry, NotLetIn};
 use crate::round::{Round, Surroundings, piece_bytes};
@@ -85,7 +85,8 @@ fn negotiate(
     let mut deadline = begun + HANDSHAKE_TIMEOUT;
     let mut out = Vec::new();
     let mut handshake = Handshake::new(policy, &mut out);
-    let mut negotiation = Negotiation { shared, entry, tls: false, attached: None };
+    let visitor = Visitor { from: entry.from, ..Visitor::default() };
+    let mut negotiation = Negotiation { shared, entry, visitor, attached: None };
     let mut spoke = false;
     loop {
         let (taken, step) = handshake.receive(input.bytes(), &mut negotiation, &mut out);
@@ -114,6 +115,10 @@ fn negotiate(
                     None | Some(0) => return Ok(None),
                     Some(count) => input.received(count),
                 }
+                // Known from the first bytes under TLS on.
+                if negotiation.visitor.tls && negotiation.visitor.certificates.is_empty() {
+                    negotiation.visitor.certificates = transport.peer_certificates();
+                }
                 if !std::mem::replace(&mut spoke, true) {
                     shared.registry.spoke(entry);
                 }
@@ -122,7 +127,7 @@ fn negotiate(
                 let Some(config) = &shared.options.tls else { return Ok(None) };
                 transport = transport.start_tls(Arc::clone(config))?;
                 handshake.tls_started();
-                negotiation.tls = true;
+                negotiation.visitor.tls = true;
             }
             Step::Goodbye => {
                 transport.finish();
@@ -149,7 +154,7 @@ fn timed_out(error: io::Error) -> SessionEnd {
 struct Negotiation<'a> {
     shared: &'a Shared,
     entry: &'a Arc<Entry>,
-    tls: bool,
+    visitor: Visitor,
     attached: Option<(String, Export)>,
 }
 
@@ -162,7 +167,16 @@ impl Negotiation<'_> {
         }
     }
 
+    fn admit(&self, name: &str) -> Result<(), (Refusal, String)> {
+        self.shared.exports.admit(name, &self.visitor).map_err(|error| {
+            tracing::info!(peer = self.entry.peer, %error, "refused a client");
+            self.shared.exports.refused(name, &self.visitor, &error);
+            refused(error)
+        })
+    }
+
     fn open(&self, name: &str) -> Result<Export, (Refusal, String)> {
+        self.admit(name)?;
         self.shared.exports.open(name).map_err(refused)
     }
 }
@@ -172,6 +186,8 @@ fn refused(error: OpenExportError) -> (Refusal, String) {
     let refusal = match &error {
         OpenExportError::Unknown { .. } | OpenExportError::NoDefault { .. } => Refusal::Unknown,
         OpenExportError::GoingAway { .. } => Refusal::Shutdown,
+        OpenExportError::Forbidden { .. } => Refusal::Policy,
+        OpenExportError::NeedsTls { .. } => Refusal::NeedsTls,
         OpenExportError::Failed { name, source } => {
             tracing::warn!(export = name, %source, "an export can't be opened; the client was refused");
             Refusal::Failed
@@ -190,7 +206,10 @@ fn unfinished(export: &str) -> (Refusal, String) {
 
 impl Catalog for Negotiation<'_> {
     fn list(&mut self) -> Vec<(String, String)> {
-        self.shared.exports.list().into_iter().map(|export| (export.name, export.description)).collect()
+        let exports = self.shared.exports.list().into_iter();
+        let admitted =
+            exports.filter(|export| self.shared.exports.admit(&export.name, &self.visitor).is_ok());
+        admitted.map(|export| (export.name, export.description)).collect()
     }
 
     fn describe(&mut self, name: &str) -> Result<ExportDescription, (Refusal, String)> {
@@ -201,9 +220,11 @@ impl Catalog for Negotiation<'_> {
 
     fn attach(&mut self, name: &str) -> Result<ExportDescription, (Refusal, String)> {
         let name = self.name(name)?;
+        // Earlier: a client that is refused must not end sessions that others have left.
+        self.admit(&name)?;
         let sessions_max = self.shared.options.max_sessions;
-        self.shared.registry.establish(self.entry, &name, self.tls, sessions_max).map_err(
-            |why| match why {
+        self.shared.registry.establish(self.entry, &name, self.visitor.tls, sessions_max).map_err(|why| {
+            match why {
                 NotLetIn::TooMany => {
                     tracing::warn!(
                         peer = self.entry.peer,
@@ -214,8 +235,8 @@ impl Catalog for Negotiation<'_> {
                 }
                 NotLetIn::Stopping => (Refusal::Shutdown, "the server is stopping".to_owned()),
                 NotLetIn::Unfinished => unfinished(&name),
-            },
-        )?;
+            }
+        })?;
         let earlier = self.shared.registry.after_earlier(self.entry, &name);
         if earlier.is_err() {
             self.shared.registry.withdraw(self.entry);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_frontend_session::Socket;
+use rustls::pki_types::CertificateDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// Where a session's bytes come from and go to.
@@ -24,6 +25,14 @@ impl Transport {
                 Ok(Transport::Tls(Box::new(StreamOwned::new(connection, socket))))
             }
             tls @ Transport::Tls(_) => Ok(tls),
+        }
+    }
+
+    /// The certificates that the client has shown, its own first.
+    pub(crate) fn peer_certificates(&self) -> Vec<CertificateDer<'static>> {
+        match self {
+            Transport::Plain(_) => Vec::new(),
+            Transport::Tls(stream) => stream.conn.peer_certificates().unwrap_or_default().to_vec(),
         }
     }
 

@@ -55,6 +55,8 @@ pub enum Refusal {
     Shutdown,
     /// `NBD_REP_ERR_PLATFORM`: it failed to open.
     Failed,
+    /// `NBD_REP_ERR_TLS_REQD`: only after TLS has started.
+    NeedsTls,
 }
 
 impl Refusal {
@@ -64,6 +66,7 @@ impl Refusal {
             Refusal::Policy => NBD_REP_ERR_POLICY,
             Refusal::Shutdown => NBD_REP_ERR_SHUTDOWN,
             Refusal::Failed => NBD_REP_ERR_PLATFORM,
+            Refusal::NeedsTls => NBD_REP_ERR_TLS_REQD,
         }
     }
 }

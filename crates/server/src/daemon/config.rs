@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use crate::daemon::error::DaemonError;
 use crate::error::ServerError;
+use crate::exports::nbd_rules::is_reachable;
 
 mod files;
 
@@ -70,6 +71,20 @@ pub struct Settings {
     /// How long the other end of a transfer may be silent before it is given up.
     #[serde(default, deserialize_with = "interval")]
     pub mirror_patience: Option<Interval>,
+    /// The API over TCP and the page have TLS, with a certificate of the server's authority unless
+    /// `tls_cert` names another one.
+    pub tls: Option<bool>,
+    /// The certificate of the server for HTTPS and NBD, in PEM.
+    pub tls_cert: Option<PathBuf>,
+    /// Its key, in PEM.
+    pub tls_key: Option<PathBuf>,
+    /// Names and addresses in the certificate of the server's authority, beside those of the
+    /// machine.
+    pub tls_name: Option<Vec<String>>,
+    /// The API over TCP may be reached from other machines without TLS.
+    pub http_insecure: Option<bool>,
+    /// Lines of the audit log also go to the system's log.
+    pub audit_syslog: Option<bool>,
     /// The block cache of each volume.
     #[serde(default, deserialize_with = "size")]
     pub cache: Option<ByteSize>,
@@ -95,6 +110,12 @@ impl Settings {
             nbd_tls_required: self.nbd_tls_required.or(below.nbd_tls_required),
             advertise: self.advertise.or(below.advertise),
             mirror_patience: self.mirror_patience.or(below.mirror_patience),
+            tls: self.tls.or(below.tls),
+            tls_cert: self.tls_cert.or(below.tls_cert),
+            tls_key: self.tls_key.or(below.tls_key),
+            tls_name: self.tls_name.or(below.tls_name),
+            http_insecure: self.http_insecure.or(below.http_insecure),
+            audit_syslog: self.audit_syslog.or(below.audit_syslog),
             cache: self.cache.or(below.cache),
         }
     }
@@ -116,6 +137,15 @@ pub struct Config {
     pub(crate) nbd_tls_required: bool,
     pub(crate) advertise: Option<String>,
     pub(crate) mirror_patience: Duration,
+    pub(crate) audit_syslog: bool,
+    /// The API over TCP has TLS.
+    pub(crate) tls: bool,
+    /// The certificate, and its key.
+    pub(crate) tls_files: Option<[PathBuf; 2]>,
+    /// One of them is missing.
+    tls_file_alone: bool,
+    pub(crate) tls_names: Vec<String>,
+    http_insecure: bool,
     pub(crate) cache: ByteSize,
 }
 
@@ -152,7 +182,14 @@ impl Config {
                 next: "give --iscsi HOST:PORT or `--iscsi off`",
             })),
         });
+        let is_alone = settings.tls_cert.is_some() != settings.tls_key.is_some();
+        let tls_files = settings.tls_cert.zip(settings.tls_key).map(<[PathBuf; 2]>::from);
         Ok(Config {
+            tls: settings.tls.unwrap_or(tls_files.is_some()),
+            tls_files,
+            tls_file_alone: is_alone,
+            tls_names: settings.tls_name.unwrap_or_default(),
+            http_insecure: settings.http_insecure.unwrap_or(false),
             data: settings.data.unwrap_or_else(|| DEFAULT_DATA.into()),
             http,
             mirror,
@@ -163,8 +200,29 @@ impl Config {
             nbd_tls_required: settings.nbd_tls_required.unwrap_or(false),
             advertise: settings.advertise,
             mirror_patience: settings.mirror_patience.map_or(DEFAULT_MIRROR_PATIENCE, |patience| patience.0),
+            audit_syslog: settings.audit_syslog.unwrap_or(false),
             cache: settings.cache.unwrap_or(DEFAULT_CACHE),
         })
+    }
+}
+
+impl Config {
+    /// Refuses settings that are valid each, and not together.
+    pub(crate) fn refuse_in_the_clear(&self) -> Result<(), ServerError> {
+        if self.tls_file_alone {
+            return Err(ServerError::Invalid {
+                fault: "a certificate needs its key, and a key its certificate",
+                next: "give both --tls-cert FILE and --tls-key FILE, or neither",
+            });
+        }
+        let is_open = matches!(&self.http, Address::Tcp(address) if is_reachable(address));
+        if is_open && !self.tls && !self.http_insecure {
+            return Err(ServerError::Invalid {
+                fault: "the HTTP address can be reached from other machines, and tokens would cross the network in the clear",
+                next: "give --tls, or --tls-cert FILE and --tls-key FILE; behind a TLS proxy, listen on 127.0.0.1; --http-insecure permits it without TLS",
+            });
+        }
+        Ok(())
     }
 }
 

@@ -23,6 +23,7 @@ use cairn_api as api;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
+use crate::actors::tokens;
 use crate::daemon::error::DaemonError;
 use crate::dumps::{files as dumps, images};
 use crate::error::ServerError;
@@ -104,7 +105,7 @@ const fn kind(
 }
 
 /// All of them, except the identity of the server and its token, which are not documents.
-const KINDS: [Kind; 18] = [
+const KINDS: [Kind; 19] = [
     kind(
         Place::Server,
         "peers.json",
@@ -153,6 +154,13 @@ const KINDS: [Kind; 18] = [
         check::<buckets::BucketsDocument>,
         "no bucket can be added, used or deleted",
         "all buckets: add each again with `cairn bucket add`; the objects in them stay",
+    ),
+    kind(
+        Place::Server,
+        "tokens.json",
+        check::<tokens::TokensDocument>,
+        "CRITICAL: the tokens of the API are unknown, so none is accepted over TCP; the control socket works",
+        "all tokens: create them again with `cairn token create`; the token in `http-token` is accepted again, even if it was revoked",
     ),
     Kind {
         file: "",

@@ -11,7 +11,10 @@
 //! DIR/peers.json                 invitations and pinned peers
 //! DIR/mounts.json                the mounts, to be mounted again
 //! DIR/buckets.json               object stores, and the sources of their credentials
-//! DIR/http-token                 the bearer token of the API over TCP, once that was requested
+//! DIR/http-token                 an administrator's token of the API over TCP, once that was requested
+//! DIR/authority.pem              the key and root of the authority that issues certificates for clients
+//! DIR/tokens.json                the other tokens: roles, volumes, and a digest of each
+//! DIR/audit.jsonl                changes and refused tries by actor; older lines in audit.jsonl.N
 //! DIR/devices/NAME.json           where an adopted device and its history are, and its views
 //! DIR/devices/NAME.seen           the end of its history when the server last looked
 //! DIR/devices/NAME@CLONE.store    the blocks that were written to a clone

@@ -251,7 +251,7 @@ impl DaemonError {
                 "run it on the machine of the server with --data DIR, for example by ssh".into()
             }
             DaemonError::Unauthorized => {
-                "give `--token-file FILE` with a copy of DIR/http-token of the server".into()
+                "give `--token-file FILE` with a token of `cairn token create`, or a copy of DIR/http-token of the server".into()
             }
             DaemonError::NoSuchPath { .. } => "use a client of the same version as the server".into(),
             DaemonError::BadRequest { .. } => "see /v1/openapi.json".into(),

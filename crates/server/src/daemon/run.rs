@@ -16,7 +16,10 @@ use cairn_frontend_iscsi::{IscsiServer, Listener as Portal, ServerOptions as Isc
 use cairn_frontend_nbd::{Address as NbdAddress, Listener, NbdServer, ServerOptions};
 use cairn_frontend_session::Windows;
 
+use crate::actors::audit::Audit;
+use crate::actors::tokens::Tokens;
 use crate::buckets::Buckets;
+use crate::certificates::{Certificates, Watching};
 use crate::daemon::budgets::Budgets;
 use crate::daemon::config::Config;
 use crate::daemon::damaged::Unknown;
@@ -41,8 +44,8 @@ use crate::mirrors::drills::{DrillSchedule, Drills};
 use crate::mirrors::followers::Followers;
 use crate::mirrors::serving::Source;
 use crate::mirrors::{Mirrors, Schedule, Surroundings};
+use crate::peers::Peers;
 use crate::peers::identity::Identity;
-use crate::peers::{Peers, tls};
 use crate::schedules::runner::Runner;
 use crate::volumes::Volumes;
 use crate::work::jobs::Jobs;
@@ -61,6 +64,7 @@ const JOB_PATIENCE: Duration = Duration::from_secs(5);
 /// Runs a server until SIGTERM or SIGINT; `ready` is called once it serves.
 pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), ServerError> {
     guard::set_umask();
+    config.refuse_in_the_clear()?;
     let budgets = Budgets::of_this_process();
     let data = DataDir::open(&config.data)?;
     let here = data.path().to_owned();
@@ -80,17 +84,27 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let (control, control_path) = control;
     let (handover, handover_path) = handover;
     let rooms = Rooms::open(&config, &data, mirror.as_ref())?;
+    if http.is_some() && rooms.tokens.wants_first() {
+        rooms.tokens.set_first(&data.http_token()?);
+    }
     let clients = Clients::let_in(&config, budgets, &rooms, nbd, portals)?;
     let mut http_addresses = vec![format!("unix:{}", control_path.display())];
-    http_addresses.extend(http.as_ref().map(|(listener, _)| local(listener)));
+    http_addresses.extend(http.as_ref().map(local));
     let mirror_address = mirror.as_ref().map(local);
     let Rooms { clock, identity, peers, volumes, devices, jobs, groups, .. } = rooms;
-    let Rooms { followers, sessions, access, mirrors, .. } = rooms;
+    let Rooms { followers, sessions, access, mirrors, tokens, audit, certificates, .. } = rooms;
+    let http = match http {
+        Some(listener) if config.tls => Some((listener, Some(certificates.of_http()?))),
+        plain => plain.map(|listener| (listener, None)),
+    };
     let Clients { nbd, iscsi, iscsi_portals, recordings, plans } = clients;
     let server = Arc::new(Server {
         drills: Arc::new(Drills::open(volumes.clone(), clock.clone())?),
         mounts: Mounts::open(data.path(), volumes.clone(), groups.clone())?,
         buckets: Arc::new(Buckets::open(data.path(), clock.clone())),
+        tokens,
+        audit,
+        certificates,
         groups,
         changed: LastAnswer::default(),
         jobs,
@@ -143,8 +157,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
 struct Listeners {
     control: (UnixListener, PathBuf),
     handover: (UnixListener, PathBuf),
-    /// With the token that a request needs.
-    http: Option<(TcpListener, String)>,
+    http: Option<TcpListener>,
     mirror: Option<TcpListener>,
     nbd_socket: PathBuf,
     nbd: Vec<Listener>,
@@ -156,7 +169,7 @@ impl Listeners {
         let control = data.listen_control()?;
         let handover = data.listen_handover()?;
         let http = match &config.http {
-            Address::Tcp(address) => Some((listen(address)?, data.http_token()?)),
+            Address::Tcp(address) => Some(listen(address)?),
             _ => None,
         };
         let mirror = match &config.mirror {
@@ -198,11 +211,22 @@ struct Rooms {
     sessions: Arc<cairn_mirror::Source>,
     access: Arc<Access>,
     mirrors: Arc<Mirrors>,
+    tokens: Arc<Tokens>,
+    audit: Arc<Audit>,
+    certificates: Arc<Certificates>,
 }
 
 impl Rooms {
     fn open(config: &Config, data: &DataDir, mirror: Option<&TcpListener>) -> Result<Self, ServerError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let tokens = Arc::new(Tokens::open(data.path(), clock.clone()));
+        let audit = Arc::new(Audit::open(data.path(), clock.clone(), config.audit_syslog));
+        let certificates = Certificates::open(
+            data.path(),
+            clock.clone(),
+            config.tls_files.clone(),
+            config.tls_names.clone(),
+        )?;
         let identity = Arc::new(Identity::open(data.path())?);
         let peers = Arc::new(Peers::open(data.path())?);
         let volumes = Arc::new(Volumes::open(data.volumes(), config.cache, clock.clone())?);
@@ -240,6 +264,9 @@ impl Rooms {
             sessions,
             access,
             mirrors,
+            tokens,
+            audit,
+            certificates,
         })
     }
 }
@@ -265,7 +292,7 @@ impl Clients {
         // The requests in flight are bounded over all clients.
         let windows = Arc::<Windows>::default();
         let options = ServerOptions {
-            tls: Some(tls::nbd_server(&rooms.identity)?),
+            tls: Some(rooms.certificates.of_nbd()?),
             tls_required: config.nbd_tls_required,
             max_sessions: budgets.sessions,
             max_handshakes: budgets.handshakes,
@@ -282,6 +309,8 @@ impl Clients {
             access: rooms.access.clone(),
             recordings: recordings.clone(),
             plans: plans.clone(),
+            certificates: rooms.certificates.clone(),
+            audit: rooms.audit.clone(),
         };
         let nbd = NbdServer::start(nbd, Arc::new(exports()), options)?;
         let targets = TargetTable { exports: exports(), fingerprint: rooms.identity.fingerprint.to_string() };
@@ -311,6 +340,7 @@ struct Background {
     drills: DrillSchedule,
     watch: Watch,
     giving_back: GivingBack,
+    certificates: Watching,
 }
 
 impl Background {
@@ -344,6 +374,7 @@ impl Background {
             drills: server.start_drills()?,
             watch: server.mounts.watch()?,
             giving_back: GivingBack::start()?,
+            certificates: server.certificates.watch()?,
         })
     }
 
@@ -352,7 +383,7 @@ impl Background {
             source.end();
         }
         drop((self.schedule, self.snapshots, self.drills));
-        drop((self.watch, self.giving_back));
+        drop((self.watch, self.giving_back, self.certificates));
     }
 }
 

@@ -9,7 +9,10 @@ use cairn_base::Clock;
 use cairn_frontend_iscsi::IscsiServer;
 use cairn_frontend_nbd::NbdServer;
 
+use crate::actors::audit::Audit;
+use crate::actors::tokens::Tokens;
 use crate::buckets::Buckets;
+use crate::certificates::Certificates;
 use crate::daemon::damaged::Unknown;
 use crate::daemon::data_dir::DataDir;
 use crate::devices::Devices;
@@ -48,6 +51,9 @@ pub(crate) struct Server {
     pub(crate) mounts: Arc<Mounts>,
     pub(crate) groups: Arc<Groups>,
     pub(crate) buckets: Arc<Buckets>,
+    pub(crate) tokens: Arc<Tokens>,
+    pub(crate) audit: Arc<Audit>,
+    pub(crate) certificates: Arc<Certificates>,
     pub(crate) changed: LastAnswer,
     pub(crate) nbd: NbdServer,
     pub(crate) iscsi: IscsiServer,
@@ -94,6 +100,8 @@ impl Server {
         problems.extend(self.access_problems());
         let exports = self.exports();
         problems.extend(self.target_problems(&exports));
+        problems.extend(self.exposure_problems(&exports));
+        problems.extend(self.certificates.problems());
         problems.extend(followers.iter().filter(|follower| follower.over_rpo).map(|follower| api::Problem {
             subject: follower.volume.clone(),
             message: "a mirror of it is further behind than its owner wants".to_owned(),

@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
+use crate::exports::nbd_rules::{NbdRule, Restricted};
 use crate::exports::target_names::DEVICE_PORT;
 use crate::state;
 use crate::state::Unread;
@@ -36,7 +37,7 @@ const BLOCK_BYTES: u32 = 512;
 
 /// An address with the length of its network's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Network {
+pub(super) struct Network {
     address: IpAddr,
     prefix: u8,
 }
@@ -63,7 +64,7 @@ impl FromStr for Network {
 }
 
 impl Network {
-    fn holds(self, address: IpAddr) -> bool {
+    pub(super) fn holds(self, address: IpAddr) -> bool {
         match (self.address, address) {
             (IpAddr::V4(network), IpAddr::V4(address)) => {
                 let shift = 32 - u32::from(self.prefix);
@@ -112,6 +113,9 @@ struct ExportSettings {
     /// The name with which initiators authenticate at the source, whose secret is unknown here:
     /// every initiator is refused.
     secret_lacks: Option<String>,
+    /// The rule for NBD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    nbd: Option<NbdRule>,
 }
 
 impl Default for ExportSettings {
@@ -127,6 +131,7 @@ impl Default for ExportSettings {
             write_cache: api::WriteCache::Auto,
             from_source: false,
             secret_lacks: None,
+            nbd: None,
         }
     }
 }
@@ -146,6 +151,7 @@ impl From<&LunAccess> for ExportSettings {
             write_cache: if of.durable { api::WriteCache::Off } else { api::WriteCache::Auto },
             from_source: true,
             secret_lacks: of.chap.clone(),
+            nbd: None,
         }
     }
 }
@@ -303,6 +309,19 @@ impl Access {
         }))
     }
 
+    /// The restrictions of an export for NBD.
+    pub(crate) fn restricted(&self, export: &str) -> Restricted {
+        let exports = self.exports.lock();
+        let Some(entry) = exports.exports.get(export) else { return Restricted::default() };
+        Restricted {
+            rule: entry.nbd.clone(),
+            authenticates: !entry.initiators.is_empty()
+                || entry.chap.is_some()
+                || entry.secret_lacks.is_some(),
+            networks: entry.networks.clone(),
+        }
+    }
+
     /// How an export is offered.
     pub(crate) fn offer(&self, export: &str) -> Offer {
         let exports = self.exports.lock();
@@ -324,6 +343,7 @@ impl Access {
             networks: entry.networks,
             chap: entry.chap.map(|secret| secret.name).or_else(|| entry.secret_lacks.clone()),
             chap_target: entry.chap_target.map(|secret| secret.name),
+            nbd: NbdRule::words(entry.nbd.as_ref()),
             read_only: entry.read_only,
             removable: entry.removable,
             block_bytes: entry.block_bytes,
@@ -389,6 +409,7 @@ impl Access {
         for network in request.networks.iter().flatten() {
             network.parse::<Network>()?;
         }
+        let nbd = request.nbd.as_deref().map(NbdRule::parse).transpose()?;
         let mut exports = self.exports.lock();
         let before = exports.exports.get(export).cloned();
         let was = Before(before.clone());
@@ -397,6 +418,9 @@ impl Access {
         let is_said =
             before.as_ref().is_some_and(|entry| entry.from_source || *entry == ExportSettings::default());
         let mut entry = ExportSettings { from_source: false, ..before.unwrap_or_default() };
+        if let Some(nbd) = nbd {
+            entry.nbd = nbd;
+        }
         if let Some(initiators) = &request.initiators {
             entry.initiators.clone_from(initiators);
         }

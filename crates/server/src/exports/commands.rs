@@ -11,6 +11,7 @@ use cairn_frontend_session::{Activity, Rate};
 use crate::daemon::server::Server;
 use crate::error::ServerError;
 use crate::exports::luns_of;
+use crate::exports::nbd_rules::{initiators, is_reachable};
 use crate::exports::target_names::{present_of, target_name};
 use crate::names;
 use crate::names::ExportName;
@@ -53,6 +54,7 @@ impl Server {
                     access: self.access.show(&name),
                     size_bytes: lun.bytes,
                     uris: self.uris(&name),
+                    reach: self.reach(&name),
                     sessions: of(&name),
                     totals: totals(&name),
                     name,
@@ -67,6 +69,7 @@ impl Server {
                 access: self.access.show(&self.settings_of(&name)),
                 size_bytes,
                 uris: self.uris(&name),
+                reach: self.reach(&name),
                 sessions: of(&name),
                 totals: totals(&name),
                 name,
@@ -87,6 +90,7 @@ impl Server {
                 access: self.access.show(&present_of(name)),
                 size_bytes: self.snapshot_lun_bytes(&parsed).unwrap_or(0),
                 uris: self.uris(name),
+                reach: self.reach(name),
                 sessions: of(name),
                 totals: totals(name),
             });
@@ -102,11 +106,14 @@ impl Server {
         open.luns.find_in(&image, name.lun).ok().map(|lun| lun.bytes)
     }
 
-    /// Where clients find an export, the socket in the data directory first.
+    /// Where clients find an export, the socket in the data directory first. Addresses that admit
+    /// no client to it are not among them.
     pub(crate) fn uris(&self, export: &str) -> Vec<String> {
         let mut uris = vec![unix_uri(&self.nbd_socket, export)];
+        let offers_tcp = self.access.restricted(&self.settings_of(export)).clients(false).is_some();
         for address in self.nbd.addresses() {
             match address {
+                NbdAddress::Tcp(_) if !offers_tcp => {}
                 NbdAddress::Tcp(address) => {
                     uris.push(tcp_uri(&names::from_elsewhere(address), export));
                 }
@@ -117,6 +124,63 @@ impl Server {
             }
         }
         uris
+    }
+
+    /// How clients reach an export, and which.
+    fn reach(&self, export: &str) -> Vec<api::Reach> {
+        let settings = self.settings_of(export);
+        let restricted = self.access.restricted(&settings);
+        let mut reach = Vec::new();
+        for address in self.nbd.addresses() {
+            let (shown, unix) = match address {
+                NbdAddress::Tcp(address) => (address.clone(), false),
+                NbdAddress::Unix(path) => (format!("unix:{}", path.display()), true),
+            };
+            if let Some(clients) = restricted.clients(unix) {
+                let open = !unix && is_reachable(&shown) && restricted.is_open();
+                reach.push(api::Reach { protocol: "NBD".to_owned(), address: shown, clients, open });
+            }
+        }
+        let (clients, is_any) = initiators(&self.access.show(&settings));
+        for address in self.iscsi.addresses() {
+            let open = is_any && is_reachable(address);
+            let (protocol, address, clients) = ("iSCSI".to_owned(), address.clone(), clients.clone());
+            reach.push(api::Reach { protocol, address, clients, open });
+        }
+        reach
+    }
+
+    /// Listeners over which any client of another machine gets to a disk without proving its
+    /// identity.
+    pub(crate) fn exposure_problems(&self, exports: &[api::Export]) -> Vec<api::Problem> {
+        let mut open: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+        for export in exports.iter().filter(|export| !export.name.contains('@')) {
+            for reach in export.reach.iter().filter(|reach| reach.open) {
+                open.entry((&reach.protocol, &reach.address)).or_default().push(&export.name);
+            }
+        }
+        let problem = |((protocol, address), names): ((&str, &str), Vec<&str>)| {
+            let more = match names.len() {
+                count @ 0..=3 => names[..count].join(", "),
+                count => format!("{} and {} more", names[..3].join(", "), count - 3),
+            };
+            let first = names[0];
+            api::Problem {
+                subject: format!("{protocol} {address}"),
+                message: format!(
+                    "any client that reaches {address} can read and write {more}: there is no authentication"
+                ),
+                next: match protocol {
+                    "iSCSI" => format!(
+                        "restrict each, as with `cairn export set {first} --chap-file FILE` or --network NET, or listen on another address with --iscsi"
+                    ),
+                    _ => format!(
+                        "restrict each, as with `cairn export set {first} --nbd cert:NAME`, --nbd NETWORK or --nbd unix, or listen on another address with --nbd"
+                    ),
+                },
+            }
+        };
+        open.into_iter().map(problem).collect()
     }
 
     /// How initiators reach an export.

@@ -20,6 +20,7 @@ use cairn_frontend_nbd::{Exports, OpenExportError};
 use cairn_volume::Image;
 use sha2::{Digest, Sha256};
 
+use crate::actors::audit::Event;
 use crate::exports::ExportTable;
 use crate::exports::target_names::{DEVICE_PORT, OWN_PORT, PREFIX, target_name};
 use crate::names::ExportName;
@@ -145,7 +146,13 @@ impl Targets for TargetTable {
 
     fn admit(&self, initiator: &Initiator, target: &str) -> Result<Option<Account>, LoginError> {
         let found = self.find(target).ok_or(LoginError::NotFound)?;
-        self.exports.access.admit(&self.exports.settings_of(&found), initiator)
+        let admitted = self.exports.access.admit(&self.exports.settings_of(&found), initiator);
+        if matches!(admitted, Err(LoginError::Forbidden)) {
+            let reason = format!("the initiator {} is not permitted", initiator.name);
+            let event = Event::of_stranger(Some(initiator.address), "iSCSI login", &found, &reason);
+            self.exports.audit.note(event);
+        }
+        admitted
     }
 
     fn open(&self, target: &str) -> Result<Export, OpenTargetError> {

@@ -56,7 +56,9 @@ pub(super) fn http_status(kind: ErrorKind) -> StatusCode {
         ErrorKind::Usage | ErrorKind::WrongSize | ErrorKind::TooSmall => StatusCode::BAD_REQUEST,
         ErrorKind::Unauthorized => StatusCode::UNAUTHORIZED,
         ErrorKind::NotFound | ErrorKind::VersionMismatch => StatusCode::NOT_FOUND,
-        ErrorKind::TokenExpired | ErrorKind::TokenUsed | ErrorKind::PeerRefused => StatusCode::FORBIDDEN,
+        ErrorKind::Forbidden | ErrorKind::TokenExpired | ErrorKind::TokenUsed | ErrorKind::PeerRefused => {
+            StatusCode::FORBIDDEN
+        }
         ErrorKind::Taken
         | ErrorKind::Busy
         | ErrorKind::PortTaken

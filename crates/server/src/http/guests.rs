@@ -105,6 +105,7 @@ pub(super) struct TokenSeen {
     guests: Arc<Guests>,
     id: u64,
     from: Option<IpAddr>,
+    uid: Option<u32>,
     is_so: Arc<AtomicBool>,
 }
 
@@ -120,6 +121,11 @@ impl TokenSeen {
         self.from
     }
 
+    /// The user at the other end of a unix socket.
+    pub(super) fn uid(&self) -> Option<u32> {
+        self.uid
+    }
+
     fn is_so(&self) -> bool {
         self.is_so.load(Ordering::Acquire)
     }
@@ -128,6 +134,7 @@ impl TokenSeen {
 impl<L: Listener> Connected<IncomingStream<'_, Door<L>>> for TokenSeen
 where
     L::Addr: Origin,
+    L::Io: PeerUser,
 {
     fn connect_info(stream: IncomingStream<'_, Door<L>>) -> Self {
         stream.io().known.clone()
@@ -149,6 +156,24 @@ impl Origin for SocketAddr {
 impl Origin for tokio::net::unix::SocketAddr {
     fn address(&self) -> Option<IpAddr> {
         None
+    }
+}
+
+/// The user at the other end of a connection.
+pub(super) trait PeerUser {
+    /// By the kernel's word; none over TCP.
+    fn uid(&self) -> Option<u32>;
+}
+
+impl PeerUser for tokio::net::TcpStream {
+    fn uid(&self) -> Option<u32> {
+        None
+    }
+}
+
+impl PeerUser for tokio::net::UnixStream {
+    fn uid(&self) -> Option<u32> {
+        self.peer_cred().ok().map(|cred| cred.uid())
     }
 }
 
@@ -175,6 +200,7 @@ impl<L> Door<L> {
 impl<L: Listener> Listener for Door<L>
 where
     L::Addr: Origin,
+    L::Io: PeerUser,
 {
     type Io = Guest<L::Io>;
     type Addr = L::Addr;
@@ -188,8 +214,13 @@ where
                 Err(wait) => sleep(wait.max(Duration::from_millis(1))).await,
             }
         };
-        let known =
-            TokenSeen { guests: self.guests.clone(), id, from: address.address(), is_so: Arc::default() };
+        let known = TokenSeen {
+            guests: self.guests.clone(),
+            id,
+            from: address.address(),
+            uid: stream.uid(),
+            is_so: Arc::default(),
+        };
         let patience = (!self.trusts).then(|| Box::pin(sleep(UNKNOWN_MAX)));
         (Guest { stream, known, patience, end, spoke: false, trusts: self.trusts }, address)
     }

@@ -39,7 +39,8 @@ pub(crate) fn client(identity: &Identity, pinned: Fingerprint) -> Result<Arc<Cli
 /// How a source takes the connections of destinations.
 pub(crate) fn mirror_server(identity: &Identity) -> Result<Arc<ServerConfig>, ServerError> {
     let provider = provider();
-    let verifier = HoldsItsKey { algorithms: provider.signature_verification_algorithms };
+    let algorithms = provider.signature_verification_algorithms;
+    let verifier = HoldsItsKey { algorithms, is_mandatory: true };
     let config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))
@@ -47,13 +48,10 @@ pub(crate) fn mirror_server(identity: &Identity) -> Result<Arc<ServerConfig>, Se
     Ok(Arc::new(config))
 }
 
-/// TLS for NBD clients, which have no certificate of their own.
-pub(crate) fn nbd_server(identity: &Identity) -> Result<Arc<ServerConfig>, ServerError> {
-    let config = ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key())?;
-    Ok(Arc::new(config))
+/// Asks a client for a certificate, which it need not have.
+pub(crate) fn any_certificate() -> Arc<dyn ClientCertVerifier> {
+    let algorithms = provider().signature_verification_algorithms;
+    Arc::new(HoldsItsKey { algorithms, is_mandatory: false })
 }
 
 /// Takes one certificate and no other, whatever names and dates it states.
@@ -107,9 +105,14 @@ impl ServerCertVerifier for Pinned {
 #[derive(Debug)]
 struct HoldsItsKey {
     algorithms: WebPkiSupportedAlgorithms,
+    is_mandatory: bool,
 }
 
 impl ClientCertVerifier for HoldsItsKey {
+    fn client_auth_mandatory(&self) -> bool {
+        self.is_mandatory
+    }
+
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -26,13 +26,14 @@ enum Kind {
     Text,
     Address,
     Addresses,
+    Texts,
     Flag,
     Time,
     Size,
 }
 
 /// All settings.
-const KEYS: [(&str, Kind); 10] = [
+const KEYS: [(&str, Kind); 16] = [
     ("data", Kind::Text),
     ("http", Kind::Address),
     ("mirror", Kind::Address),
@@ -42,6 +43,12 @@ const KEYS: [(&str, Kind); 10] = [
     ("nbd_tls_required", Kind::Flag),
     ("advertise", Kind::Text),
     ("mirror_patience", Kind::Time),
+    ("tls", Kind::Flag),
+    ("tls_cert", Kind::Text),
+    ("tls_key", Kind::Text),
+    ("tls_name", Kind::Texts),
+    ("http_insecure", Kind::Flag),
+    ("audit_syslog", Kind::Flag),
     ("cache", Kind::Size),
 ];
 
@@ -136,6 +143,18 @@ pub fn check(path: &Path) -> Result<ConfigCheck, ServerError> {
         report.findings.append(&mut findings);
     }
     report.findings.append(&mut refused);
+    // Each setting is valid, but not with the others.
+    if report.findings.is_empty()
+        && let Err(error) =
+            Settings::read(path).and_then(Config::new).and_then(|config| config.refuse_in_the_clear())
+    {
+        let key = ["http", "tls_cert", "tls_key"].into_iter().find(|key| said.contains_key(*key));
+        let (path, line) = key
+            .and_then(|key| said.get(key))
+            .map_or((path.to_owned(), 1), |(path, line, _)| (path.clone(), *line));
+        let (key, message, meant) = (key.map(str::to_owned), format!("{error}: {}", error.next()), None);
+        report.findings.push(ConfigFinding { path, line, key, message, meant });
+    }
     let place = |path: &PathBuf| report.files.iter().position(|file| file == path);
     report.findings.sort_by_key(|finding| (place(&finding.path), finding.line));
     Ok(report)
@@ -193,6 +212,7 @@ fn likely(kind: Kind, value: &DeValue<'_>) -> Option<String> {
     };
     match kind {
         Kind::Text | Kind::Size => Some(format!("\"{}\"", bare.replace(' ', ""))),
+        Kind::Texts => Some(format!("[\"{bare}\"]")),
         Kind::Address => Some(format!("\"{}\"", address(&bare))),
         Kind::Addresses => Some(format!("[\"{}\"]", address(&bare))),
         Kind::Flag => match bare.to_lowercase().as_str() {

@@ -75,7 +75,7 @@ fn is_state(path: &Path) -> bool {
     }
     let is_document = |name: &str| name.ends_with(".json") || name.ends_with(".json.old");
     match parts[..] {
-        [name] => is_document(name) || matches!(name, "identity.pem" | "http-token"),
+        [name] => is_document(name) || matches!(name, "identity.pem" | "authority.pem" | "http-token"),
         ["devices", name] => is_document(name) || name.ends_with(".seen"),
         ["volumes", _, name] => {
             is_document(name)

@@ -23,6 +23,8 @@ impl Server {
             recordings: self.recordings.clone(),
             plans: self.plans.clone(),
             frozen: Arc::default(),
+            certificates: self.certificates.clone(),
+            audit: self.audit.clone(),
         };
         let name = self.recorded_as(&asked.export);
         if table.open_named(&name, None).is_err() {

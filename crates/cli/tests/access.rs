@@ -1,0 +1,280 @@
+//! Tokens, certificates, rules for NBD and the audit log from the command line, with curl, libnbd
+//! and qemu as clients.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use cairn_frontend_nbd::{Address, Client, ClientOptions};
+use running::{Running, cairn};
+
+mod running;
+
+/// A port that was free a moment ago.
+fn port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The output of a foreign program; none where it is not installed.
+fn foreign(program: &str, arguments: &[&str]) -> Option<Output> {
+    match Command::new(program).args(arguments).stdin(Stdio::null()).output() {
+        Ok(output) => Some(output),
+        Err(_) => {
+            eprintln!("SKIPPED: {program} is not installed");
+            None
+        }
+    }
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A server with a volume `v` and the LUNs `db` and `log`, and the ports of HTTPS and NBD.
+fn server(dir: &Path, more: &[&str]) -> (Running, String, String) {
+    let (http, nbd) = (format!("127.0.0.1:{}", port()), format!("127.0.0.1:{}", port()));
+    let own = ["--mirror", "off", "--iscsi", "off", "--http", &http, "--nbd", &nbd];
+    let server = Running::start_with(dir, "server", &[&own, more].concat());
+    server.good(&["volume", "create", "v", "--size", "128M"]);
+    for lun in ["v/db", "v/log"] {
+        server.good(&["lun", "create", lun, "--size", "8M"]);
+    }
+    (server, http, nbd)
+}
+
+/// Stores a text in a file that only the test reads.
+fn file(dir: &Path, name: &str, text: &str) -> String {
+    let path = dir.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+fn opens(nbd: &str, export: &str) -> Result<(), String> {
+    let address: Address = nbd.parse().unwrap();
+    Client::connect(&address, &ClientOptions::new(export)).map(drop).map_err(|error| error.to_string())
+}
+
+#[test]
+fn token_from_the_command_line_has_its_role_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, http, _) = server(dir.path(), &["--tls"]);
+    let secret = server.good(&["token", "create", "reader", "--role", "viewer", "--expires", "30d"]);
+    let token = file(dir.path(), "token", &secret);
+    let root = file(dir.path(), "root.pem", &server.good(&["tls", "root"]));
+    let far = |arguments: &[&str]| {
+        let reach = ["--server", &http, "--token-file", &token, "--tls-root", &root];
+        cairn().args(reach).args(arguments).output().unwrap()
+    };
+    let listed = far(&["volume", "list"]);
+    assert!(listed.status.success() && said(&listed).contains("128 MiB"), "{}", said(&listed));
+    let refused = far(&["volume", "delete", "v", "--yes"]);
+    assert_eq!(refused.status.code(), Some(12), "{}", said(&refused));
+    assert!(said(&refused).contains("needs the role administrator"), "{}", said(&refused));
+    // Without TLS, and with the root of another server.
+    let plain = cairn().args(["--server", &http, "--token-file", &token, "status"]).output().unwrap();
+    assert!(!plain.status.success());
+    let other = tempfile::tempdir().unwrap();
+    let stranger =
+        Running::start_with(other.path(), "other", &["--mirror", "off", "--iscsi", "off", "--nbd", "off"]);
+    let foreign_root = file(dir.path(), "other.pem", &stranger.good(&["tls", "root"]));
+    let strange = ["--server", &http, "--token-file", &token, "--tls-root", &foreign_root, "status"];
+    let fooled = cairn().args(strange).output().unwrap();
+    assert!(said(&fooled).contains("TLS with"), "{}", said(&fooled));
+    let url = format!("https://{http}/v1/status");
+    let header = file(dir.path(), "header", &format!("Authorization: Bearer {}", secret.trim()));
+    let header = format!("@{header}");
+    if let Some(answer) = foreign("curl", &["-sS", "--cacert", &root, "-H", &header, &url]) {
+        assert!(said(&answer).contains("\"volumes\""), "{}", said(&answer));
+    }
+    if let Some(answer) = foreign("curl", &["-sS", "-H", &header, &url]) {
+        assert!(!answer.status.success(), "its certificate is of no authority that the machine knows");
+    }
+    let listed = server.good(&["token", "list"]);
+    assert!(listed.contains("reader") && listed.contains("http-token"), "{listed}");
+    assert!(!listed.contains(secret.trim()));
+    server.good(&["token", "revoke", "reader", "--yes"]);
+    assert_eq!(far(&["status"]).status.code(), Some(12));
+    let audit = server.good(&["audit", "list", "--since", "1h"]);
+    for line in ["token reader", "refused: this request needs the role administrator", "POST /v1/tokens"] {
+        assert!(audit.contains(line), "{audit}");
+    }
+}
+
+#[test]
+fn lun_with_chap_or_initiators_is_not_offered_over_nbd_without_a_rule() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _, nbd) = server(dir.path(), &[]);
+    opens(&nbd, "v/db").unwrap();
+    let secrets = file(dir.path(), "chap", "initiator alice a-long-secret-of-alice\n");
+    server.good(&["export", "set", "v/db", "--chap-file", &secrets]);
+    server.good(&["export", "set", "v/log", "--initiator", "iqn.2026-11.example:a"]);
+    for export in ["v/db", "v/log"] {
+        let refused = opens(&nbd, export).unwrap_err();
+        assert!(refused.contains("no rule for NBD"), "{refused}");
+        drop(server.disk(export));
+    }
+    let shown = server.json(&["export", "show", "v/db"]);
+    let uris = shown["uris"].as_array().unwrap();
+    assert!(uris.iter().all(|uri| uri.as_str().unwrap().starts_with("nbd+unix")), "{shown}");
+    let list = server.good(&["export", "list"]);
+    assert!(list.contains("unix socket"), "{list}");
+    // A list over TCP does not name them.
+    if let Some(listed) = foreign("nbdinfo", &["--list", &format!("nbd://{nbd}")]) {
+        assert!(!said(&listed).contains("v/db"), "{}", said(&listed));
+    }
+    server.good(&["export", "set", "v/db", "--nbd", "10.0.0.0/8"]);
+    assert!(opens(&nbd, "v/db").unwrap_err().contains("address"), "it is not 127.0.0.1");
+    server.good(&["export", "set", "v/db", "--nbd", "10.0.0.0/8", "--nbd", "127.0.0.0/8"]);
+    opens(&nbd, "v/db").unwrap();
+    server.good(&["export", "set", "v/db", "--nbd", "off"]);
+    assert!(opens(&nbd, "v/db").is_err());
+    assert!(!server.has_export("v/db"), "nor on the unix socket");
+    server.good(&["export", "set", "v/db", "--nbd", "default", "--no-chap"]);
+    opens(&nbd, "v/db").unwrap();
+    server.bad(2, "usage", &["export", "set", "v/db", "--nbd", "open", "--nbd", "off"]);
+    let audit = server.good(&["audit", "list"]);
+    assert!(audit.contains("NBD open") && audit.contains("v/log") && audit.contains("127.0.0.1"), "{audit}");
+}
+
+#[test]
+fn nbd_client_with_a_certificate_is_admitted_and_verifies_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _, nbd) = server(dir.path(), &[]);
+    let folder = |name: &str| dir.path().join(name).display().to_string();
+    for name in ["backup1", "backup2"] {
+        server.good(&["tls", "create", name, "--to", &folder(name)]);
+    }
+    server.good(&["export", "set", "v/db", "--nbd", "cert:backup1"]);
+    assert!(opens(&nbd, "v/db").unwrap_err().contains("TLS"));
+    let key = dir.path().join("backup1/client-key.pem");
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(key).unwrap());
+    assert_eq!(mode & 0o777, 0o600);
+    let fingerprint = server.json(&["tls", "create", "backup3", "--to", &folder("backup3")]);
+    let fingerprint = format!("cert:sha256:{}", fingerprint["fingerprint"].as_str().unwrap());
+    server.good(&["export", "set", "v/log", "--nbd", &fingerprint]);
+    let uri = |export: &str, name: &str| format!("nbds://{nbd}/{export}?tls-certificates={}", folder(name));
+    let size = |uri: &str| foreign("nbdinfo", &["--size", uri]);
+    for (export, name, is_admitted) in [
+        ("v/db", "backup1", true),
+        ("v/db", "backup2", false),
+        ("v/db", "backup3", false),
+        ("v/log", "backup3", true),
+        ("v/log", "backup1", false),
+    ] {
+        let Some(answer) = size(&uri(export, name)) else { break };
+        assert_eq!(answer.status.success(), is_admitted, "{export} {name}: {}", said(&answer));
+    }
+    let refusals =
+        || server.good(&["audit", "list"]).matches("certificate of the client is not permitted").count();
+    let before = refusals();
+    assert!(foreign("nbdinfo", &["--version"]).is_none() || before == 3, "{before}");
+    // A client that trusts another root does not trust this server.
+    let other = tempfile::tempdir().unwrap();
+    let stranger =
+        Running::start_with(other.path(), "other", &["--mirror", "off", "--iscsi", "off", "--nbd", "off"]);
+    stranger.good(&["tls", "create", "backup1", "--to", &folder("foreign")]);
+    if let Some(fooled) = size(&uri("v/db", "foreign")) {
+        assert!(!fooled.status.success() && refusals() == before, "{}", said(&fooled));
+    }
+    // A certificate of another authority has no name here, and a root that the client does trust.
+    std::fs::copy(dir.path().join("backup1/ca-cert.pem"), dir.path().join("foreign/ca-cert.pem")).unwrap();
+    if let Some(answer) = size(&uri("v/db", "foreign")) {
+        assert!(!answer.status.success() && refusals() == before + 1, "{}", said(&answer));
+    }
+    let (host, port) = nbd.rsplit_once(':').unwrap();
+    let credentials =
+        format!("tls-creds-x509,id=tls0,endpoint=client,dir={},verify-peer=yes", folder("backup1"));
+    let image = format!(
+        "driver=raw,file.driver=nbd,file.export=v/db,file.tls-creds=tls0,file.server.type=inet,file.server.host={host},file.server.port={port}"
+    );
+    if let Some(info) = foreign("qemu-img", &["info", "--object", &credentials, "--image-opts", &image]) {
+        assert!(info.status.success() && said(&info).contains("8 MiB"), "{}", said(&info));
+    }
+    let shown = server.good(&["export", "show", "v/db"]);
+    assert!(shown.contains("certificates backup1"), "{shown}");
+}
+
+#[test]
+fn listener_that_is_open_to_the_world_is_refused_or_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let serve = |more: &[&str]| {
+        let data = dir.path().join("refused").display().to_string();
+        let all =
+            [&["serve", "--data", &data, "--mirror", "off", "--iscsi", "off", "--nbd", "off"], more].concat();
+        cairn().args(all).output().unwrap()
+    };
+    let refused = serve(&["--http", "0.0.0.0:0"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(
+        said(&refused).contains("in the clear") && said(&refused).contains("--tls"),
+        "{}",
+        said(&refused)
+    );
+    let config = file(dir.path(), "cairn.toml", "http = \"0.0.0.0:7400\"\n");
+    let checked = cairn().args(["config", "check", &config]).output().unwrap();
+    assert!(!checked.status.success() && said(&checked).contains("in the clear"), "{}", said(&checked));
+    std::fs::write(&config, "http = \"0.0.0.0:7400\"\ntls = true\n").unwrap();
+    let checked = cairn().args(["config", "check", &config]).output().unwrap();
+    assert!(checked.status.success(), "{}", said(&checked));
+    let nbd = format!("0.0.0.0:{}", port());
+    let own = ["--mirror", "off", "--iscsi", "off", "--nbd", &nbd];
+    let server = Running::start_with(dir.path(), "server", &own);
+    server.good(&["volume", "create", "v", "--size", "64M"]);
+    let exposed = |server: &Running| {
+        let problems = server.json(&["status"])["problems"].clone();
+        problems
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| one["message"].as_str().unwrap().contains("no authentication"))
+    };
+    assert!(!exposed(&server), "there is nothing to reach");
+    server.good(&["lun", "create", "v/db", "--size", "1M"]);
+    assert!(exposed(&server));
+    for rule in [&["unix"][..], &["10.0.0.0/24"], &["cert:a"], &["off"]] {
+        let words: Vec<&str> = rule.iter().flat_map(|word| ["--nbd", word]).collect();
+        server.good(&[&["export", "set", "v/db"], &words[..]].concat());
+        assert!(!exposed(&server), "{rule:?}");
+    }
+    server.good(&["export", "set", "v/db", "--nbd", "open"]);
+    assert!(exposed(&server));
+}
+
+#[test]
+fn audit_log_survives_a_kill_and_its_torn_line_is_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server =
+        Running::start_with(dir.path(), "server", &["--mirror", "off", "--iscsi", "off", "--nbd", "off"]);
+    server.good(&["volume", "create", "v", "--size", "64M"]);
+    server.good(&["snapshot", "create", "v@one"]);
+    server.kill();
+    let path = server.data.join("audit.jsonl");
+    let mut text = std::fs::read(&path).unwrap();
+    text.extend_from_slice(b"{\"at_ms\":17950000");
+    std::fs::write(&path, text).unwrap();
+    server.restart();
+    server.good(&["snapshot", "delete", "v@one", "--yes"]);
+    let lines = server.json(&["audit", "list"]);
+    let objects: Vec<&str> =
+        lines.as_array().unwrap().iter().map(|line| line["object"].as_str().unwrap()).collect();
+    assert_eq!(objects, ["v", "v/one", "v/one"]);
+}
+
+#[test]
+fn token_of_a_peer_is_read_from_a_file_or_standard_input() {
+    use std::io::Write;
+    let dir = tempfile::tempdir().unwrap();
+    let source = Running::start(dir.path(), "source");
+    source.good(&["volume", "create", "v", "--size", "64M"]);
+    let copy = Running::start(dir.path(), "copy");
+    let token = file(dir.path(), "token", &format!("{}\n", source.invite()));
+    copy.good(&["mirror", "create", "v", &format!("@{token}"), "--as", "one"]);
+    let mut child = cairn();
+    child.args(["--data", &copy.data.display().to_string(), "mirror", "create", "v", "--as", "two"]);
+    let mut child = child.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(source.invite().as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    copy.bad(2, "usage", &["mirror", "create", "v", "@/nonexistent", "--as", "three"]);
+    copy.bad(2, "usage", &["mirror", "create", "v", "--as", "three"]);
+}
