@@ -84,13 +84,13 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let mut http_addresses = vec![format!("unix:{}", control_path.display())];
     http_addresses.extend(http.as_ref().map(|(listener, _)| local(listener)));
     let mirror_address = mirror.as_ref().map(local);
-    let Rooms { clock, identity, peers, volumes, devices, jobs, groups, .. } = rooms;
+    let Rooms { clock, identity, peers, buckets, volumes, devices, jobs, groups, .. } = rooms;
     let Rooms { followers, sessions, access, mirrors, .. } = rooms;
     let Clients { nbd, iscsi, iscsi_portals, recordings, plans } = clients;
     let server = Arc::new(Server {
         drills: Arc::new(Drills::open(volumes.clone(), clock.clone())?),
         mounts: Mounts::open(data.path(), volumes.clone(), groups.clone())?,
-        buckets: Arc::new(Buckets::open(data.path(), clock.clone())),
+        buckets,
         groups,
         changed: LastAnswer::default(),
         jobs,
@@ -190,6 +190,7 @@ struct Rooms {
     clock: Arc<dyn Clock>,
     identity: Arc<Identity>,
     peers: Arc<Peers>,
+    buckets: Arc<Buckets>,
     volumes: Arc<Volumes>,
     devices: Arc<Devices>,
     jobs: Arc<Jobs>,
@@ -205,7 +206,9 @@ impl Rooms {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let identity = Arc::new(Identity::open(data.path())?);
         let peers = Arc::new(Peers::open(data.path())?);
-        let volumes = Arc::new(Volumes::open(data.volumes(), config.cache, clock.clone())?);
+        let buckets = Arc::new(Buckets::open(data.path(), clock.clone()));
+        let volumes = Volumes::open(data.volumes(), config.cache, clock.clone(), Some(buckets.clone()))?;
+        let volumes = Arc::new(volumes);
         let devices = Arc::new(Devices::open(data.devices(), clock.clone(), volumes.clone())?);
         volumes.also_ask(&devices);
         let jobs = Arc::new(Jobs::new(clock.clone()));
@@ -232,6 +235,7 @@ impl Rooms {
             clock,
             identity,
             peers,
+            buckets,
             volumes,
             devices,
             jobs,

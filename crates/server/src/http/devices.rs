@@ -229,6 +229,9 @@ fn names_a_path(path: &str, body: &[u8]) -> bool {
         ["", "v1", "buckets"] => asks(body, |asked: api::AddBucket| {
             asked.place.starts_with("file:") || asked.credentials.is_some() || asked.authority.is_some()
         }),
+        ["", "v1", "buckets", _, "open"] => {
+            asks(body, |asked: api::OpenFromBucket| !asked.devices.is_empty())
+        }
         ["", "v1", "volumes"] => asks(body, |asked: api::CreateVolume| {
             !asked.devices.is_empty() || asked.log_device.is_some() || asked.history.is_some()
         }),
