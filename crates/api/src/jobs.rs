@@ -5,7 +5,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::{
     BucketCheck, BucketPruned, CheckResult, DrillResult, DumpResult, ErrorBody, FileDumpResult, GroupReverse,
-    Mirror, MirrorVerify, RestoreResult,
+    Mirror, MirrorVerify, RestoreResult, Volume,
 };
 
 /// How a job is.
@@ -86,4 +86,6 @@ pub enum JobOutcome {
     Bucket(Box<BucketCheck>),
     /// Of `image prune`.
     Pruned(BucketPruned),
+    /// Of `volume open`.
+    Opened(Box<Volume>),
 }

@@ -48,12 +48,72 @@ pub struct Volume {
     pub history: Option<String>,
     /// The snapshot, `VOLUME@SNAPSHOT`, that it is a clone of; none if it is not a clone.
     pub clone_of: Option<String>,
+    /// The image in a bucket that it was opened from; none if it was not.
+    pub bucket: Option<VolumeBucket>,
     /// The state of its scrub, and its damage; none if it is not open.
     pub scrub: Option<Scrub>,
     /// The file system of its files; none when it is on disks, or not open.
     pub host: Option<HostRoom>,
     /// Why it is not open, or takes no writes.
     pub problem: Option<String>,
+}
+
+/// The image in a bucket that a volume was opened from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeBucket {
+    /// The bucket.
+    pub bucket: String,
+    /// The name of the volume at its owner then, or its id.
+    pub volume: String,
+    /// The id of the image.
+    pub image: String,
+    /// The number of the image.
+    pub number: u64,
+    /// When the image was made.
+    pub taken_ms: u64,
+    /// It shows the image and takes no writes. It has claimed nothing.
+    pub read_only: bool,
+    /// The epoch that was claimed when it was opened; none if it is read-only.
+    pub epoch: Option<u32>,
+    /// Regions of 4 MiB of which the image has blocks.
+    pub regions: u64,
+    /// Those that are not local yet. With 0 the bucket is not needed any more.
+    pub regions_left: u64,
+    /// Bytes that remain to be fetched, about.
+    pub bytes_left: u64,
+    /// Why blocks cannot be fetched at present.
+    pub problem: Option<String>,
+}
+
+impl VolumeBucket {
+    /// How much is local, in percent.
+    pub fn local_percent(&self) -> u64 {
+        match self.regions {
+            0 => 100,
+            regions => (regions - self.regions_left.min(regions)) * 100 / regions,
+        }
+    }
+}
+
+/// Opens a volume from its images in a bucket.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpenFromBucket {
+    /// The volume: its name at its owner, or its id or the beginning of its id.
+    pub volume: String,
+    /// Its name here; by default its name at its owner.
+    pub name: Option<String>,
+    /// The image: the beginning of its id, its number, or the name of its snapshot. By default the
+    /// newest one.
+    pub image: Option<String>,
+    /// Show the image and take no writes. Its owner is not fenced.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Disks or files for its blocks; a sparse file in the data directory when empty.
+    #[serde(default)]
+    pub devices: Vec<String>,
+    /// Bytes a second that are fetched in the background; 0 for none. By default 64 MiB.
+    pub fill_bytes: Option<u64>,
 }
 
 /// The file system that the files of a volume are on. They are sparse, and take room of it as the

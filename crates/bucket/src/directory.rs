@@ -282,6 +282,8 @@ impl Directory {
     fn open_object(&self, verb: Verb, name: &Name) -> Result<File, StoreError> {
         let file = File::open(self.path(name));
         let file = file.map_err(|error| match error.kind() {
+            // A file system that is not mounted must not look like an object that was deleted.
+            ErrorKind::NotFound if !self.root.is_dir() => self.blame.of(verb, None, Trouble::NoBucket),
             ErrorKind::NotFound | ErrorKind::NotADirectory => {
                 self.blame.of(verb, Some(name), Trouble::Missing)
             }

@@ -67,6 +67,7 @@ mod root;
 mod table;
 #[cfg(test)]
 mod tests;
+mod there;
 mod update;
 mod volume;
 
@@ -80,9 +81,10 @@ pub use self::error::ImagesError;
 pub use self::estimate::{ImageLoad, monthly, price};
 pub use self::inner::{Seen, Tuning};
 pub use self::owner::Owner;
-pub use self::reader::ImageReader;
-pub use self::region::{REGION_BLOCKS, RegionBlocks};
+pub use self::reader::{ImageReader, RegionPart};
+pub use self::region::{FRAME_BLOCKS, FRAMES, REGION_BLOCKS, RegionBlocks};
 pub use self::root::{ImageId, ImageLabel};
+pub use self::there::{VolumeThere, volumes_in};
 pub use self::update::Update;
 pub use self::volume::{SourceError, VolumeImage, has_snapshot, snapshots_of};
 

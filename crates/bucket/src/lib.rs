@@ -8,6 +8,7 @@
 //! The crate is synchronous: a call blocks its thread, and [`Net`] owns the only runtime.
 
 mod abilities;
+pub mod backed;
 mod date;
 mod directory;
 pub mod dumps;

@@ -316,6 +316,39 @@ pub enum Volume {
         #[command(flatten)]
         beneath: Box<Beneath>,
     },
+    /// Open a volume from its images in a bucket
+    ///
+    /// The volume serves at once, whatever its size. Blocks that are not local yet are read from the
+    /// bucket. The others follow in the background. Without --read-only, this server takes the
+    /// volume over: its former owner writes nothing more to the bucket.
+    Open {
+        /// Bucket and volume, such as `offsite:vol0`
+        ///
+        /// The volume has the name that its owner gave it, or its id or the beginning of that.
+        #[arg(value_name = "BUCKET:VOLUME")]
+        from: String,
+        /// Name of the volume on this server (default: as at its owner)
+        #[arg(long = "as", value_name = "NAME")]
+        name: Option<String>,
+        /// Open this image: its id, number or snapshot (default: newest)
+        ///
+        /// An image that is not the newest needs --read-only.
+        #[arg(long, value_name = "IMAGE")]
+        at: Option<String>,
+        /// Only show the image; its owner continues
+        #[arg(long)]
+        read_only: bool,
+        /// Store local blocks on this disk or file; repeat to concatenate
+        ///
+        /// Default: a sparse file in the data directory.
+        #[arg(long, value_name = "PATH")]
+        device: Vec<PathBuf>,
+        /// Fetch so many bytes per second in the background (default 64M)
+        ///
+        /// With 0, only blocks that are read are fetched.
+        #[arg(long, value_name = "SIZE")]
+        fill_rate: Option<ByteSize>,
+    },
     /// List volumes
     List,
     /// Show a volume

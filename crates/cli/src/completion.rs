@@ -178,6 +178,7 @@ fn kind(path: &[&str], argument: &str) -> Option<Kind> {
         (["volume", "create"] | ["clone", "create"] | ["group", "create"], "name") => return None,
         (["group", "create"], "volumes") => Kind::Volume,
         (["mirror", "create"], _) | (["device", "adopt"], _) | (["bucket", "add"], _) => return None,
+        (["volume", "open"], _) => return None,
         (["volume", _], "name") => Kind::Volume,
         (["lun", "create"], "name") => Kind::NewLun,
         (["lun", "list"] | ["quota", _] | ["image", "levels"] | ["peer", "invite"], "volume") => Kind::Volume,

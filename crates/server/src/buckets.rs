@@ -214,6 +214,11 @@ impl Workers for OwnThreads {
     }
 }
 
+/// Threads for fetches of volumes.
+pub(crate) fn threads() -> Arc<dyn Workers> {
+    Arc::new(OwnThreads)
+}
+
 /// A generator that the operating system seeded.
 pub(crate) fn rng() -> Rng {
     Rng::new(u64::from_le_bytes(random_bytes()))
@@ -406,6 +411,20 @@ impl Buckets {
         let store = self.client(&bucket, Patience::default(), Some(waiting))?;
         let (workers, abilities) = (Arc::new(OwnThreads), bucket.abilities);
         Ok(OpenBucket { name: bucket.name, store, workers, abilities, _in_use: in_use })
+    }
+
+    /// Opens a bucket for a volume that reads blocks from it, which must not wait for long.
+    pub(crate) fn open_for_volume(self: &Arc<Self>, name: &str) -> Result<OpenBucket, ServerError> {
+        let in_use = self.use_by(name, "a volume reads blocks from it")?;
+        let bucket = self.get(name)?;
+        let store = self.client(&bucket, READ_PATIENCE, None)?;
+        Ok(OpenBucket {
+            name: bucket.name,
+            store,
+            workers: threads(),
+            abilities: bucket.abilities,
+            _in_use: in_use,
+        })
     }
 
     /// Opens a bucket to answer a request.

@@ -106,6 +106,7 @@ pub fn api_body(bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut also = |again: Option<Vec<u8>>| read.extend(again);
     also(json::<api::CreateVolume>(bytes));
     also(json::<api::GrowVolume>(bytes));
+    also(json::<api::OpenFromBucket>(bytes));
     also(json::<api::CreateLun>(bytes));
     also(json::<api::ResizeLun>(bytes));
     also(json::<api::CreateSnapshot>(bytes));

@@ -11,6 +11,7 @@ use cairn_base::{ByteSize, Clock, VolumeId};
 use cairn_volume::{Kept, Role, VolumeError};
 use parking_lot::{Mutex, RwLock};
 
+use crate::buckets::Buckets;
 use crate::daemon::error::DaemonError;
 use crate::error::ServerError;
 use crate::state;
@@ -30,6 +31,7 @@ pub(crate) mod document;
 pub(crate) mod error;
 mod fence;
 pub(crate) mod findings;
+pub(crate) mod from_bucket;
 pub(crate) mod histories;
 mod history;
 mod host;
@@ -84,6 +86,8 @@ pub(crate) struct Volumes {
     dir: PathBuf,
     cache: ByteSize,
     clock: Arc<dyn Clock>,
+    /// For volumes that read blocks from one; none in tests without.
+    buckets: Option<Arc<Buckets>>,
     /// Turns of the threads that create, open, delete or revert a volume or show it at an instant.
     /// The paths of its devices are protected by their locks instead.
     turns: Turns,
@@ -197,6 +201,7 @@ impl Volumes {
                 let (message, next) = (error.to_string(), error.next());
                 problems.push(api::Problem { subject: open.name.clone(), message, next });
             }
+            problems.extend(open.backed.iter().flat_map(|backed| backed.problems(&open.name)));
             problems.extend(open.host_problem());
             problems.extend(open.log_problem());
             problems.extend(open.history_problems());
@@ -233,6 +238,7 @@ impl Volumes {
                     log_device: None,
                     history: None,
                     clone_of: None,
+                    bucket: None,
                     scrub: None,
                     host: None,
                     problem,

@@ -1,6 +1,7 @@
 //! Reads blocks of an image by ranged gets, and checks each against the table.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -12,7 +13,9 @@ use super::error::ImagesError;
 use super::inner::Inner;
 use super::load::Tables;
 use super::names;
-use super::region::{FRAME_BLOCKS, Frame, HEADER_BYTES_MAX, OBJECT_BYTES_MAX, REGION_BLOCKS, RegionHeader};
+use super::region::{
+    FRAME_BLOCKS, FRAMES, Frame, HEADER_BYTES_MAX, OBJECT_BYTES_MAX, REGION_BLOCKS, RegionHeader,
+};
 use super::root::{ImageId, ImageLabel};
 use super::table::{Entry, Table};
 use crate::name::Name;
@@ -33,6 +36,17 @@ const READ_BLOCKS_MAX: usize = 16 * REGION_BLOCKS;
 /// an older image had in the same object.
 pub struct ImageReader {
     shared: Arc<Shared>,
+}
+
+/// Blocks of some frames of a region.
+#[derive(Debug, Clone)]
+pub struct RegionPart {
+    /// The blocks that the whole region has: a bit for each place, 16 for each frame.
+    pub live: [u16; FRAMES],
+    /// The frames that were read.
+    pub frames: Range<usize>,
+    /// Their blocks, each with its place in the region, in order.
+    pub blocks: Vec<(usize, Vec<u8>)>,
 }
 
 struct Shared {
@@ -80,6 +94,46 @@ impl ImageReader {
     /// Bytes of memory that the table takes, about.
     pub fn memory(&self) -> u64 {
         self.shared.table.memory()
+    }
+
+    /// Regions of which the image has blocks, and bytes of their objects.
+    pub fn regions(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.shared.table.iter().map(|(region, entry)| (region, entry.length))
+    }
+
+    /// Reads the blocks of whole frames of one region.
+    ///
+    /// # Errors
+    /// As [`ImageReader::read`]; a block that is not there is no error.
+    pub fn read_frames(
+        &self,
+        region: u32,
+        frames: Range<usize>,
+        cancel: &AtomicBool,
+    ) -> Result<RegionPart, ImagesError> {
+        let frames = frames.start.min(FRAMES)..frames.end.min(FRAMES);
+        let mut part = RegionPart { live: [0; FRAMES], frames: frames.clone(), blocks: Vec::new() };
+        let Some(entry) = self.shared.table.get(region) else { return Ok(part) };
+        let name = names::region(self.shared.inner.volume, region, entry.at)?;
+        let count = frames.len() * FRAME_BLOCKS;
+        let (header, stored) = self.shared.stored((region, entry), &name, (count, frames.clone()), cancel)?;
+        part.live = header.frames.map(|frame| frame.blocks);
+        let (mut rest, mut unpacker) = (&stored[..], None);
+        for (number, frame) in header.frames.iter().enumerate().take(frames.end).skip(frames.start) {
+            let damaged = |how| ImagesError::Damaged { name: name.clone(), how };
+            let (bytes, later) =
+                rest.split_at_checked(frame.length as usize).ok_or_else(|| damaged("it is cut"))?;
+            rest = later;
+            if frame.blocks == 0 {
+                continue;
+            }
+            let plain = frame.unpack(bytes, &mut unpacker).map_err(|bad| bad.of(&name))?;
+            let places = (0..FRAME_BLOCKS).filter(|place| frame.blocks & (1 << place) != 0);
+            for (place, block) in places.zip(plain.chunks_exact(BLOCK_SIZE)) {
+                part.blocks.push((number * FRAME_BLOCKS + place, block.to_vec()));
+            }
+        }
+        Ok(part)
     }
 
     /// Reads blocks; several regions at the same time.
@@ -132,17 +186,8 @@ impl Shared {
         let vbn = |place: usize| Vbn(u64::from(region) * REGION_BLOCKS as u64 + place as u64);
         let entry = self.table.get(region).ok_or_else(|| ImagesError::NoBlock(vbn(place)))?;
         let name = names::region(self.inner.volume, region, entry.at)?;
-        let (header, fetched) = self.header((region, entry), &name, count, cancel)?;
         let (first, last) = (place / FRAME_BLOCKS, (place + count - 1) / FRAME_BLOCKS);
-        let (begin, end) = (header.frame_at(first), header.frame_at(last + 1));
-        let range = |bytes: &Bytes| {
-            let range = usize::try_from(begin).ok()?..usize::try_from(end).ok()?;
-            (bytes.len() >= range.end).then(|| bytes.slice(range))
-        };
-        let stored = match fetched.as_ref().and_then(range) {
-            Some(bytes) => bytes,
-            None => self.get(&name, begin, (end - begin) as usize, cancel)?,
-        };
+        let (header, stored) = self.stored((region, entry), &name, (count, first..last + 1), cancel)?;
         let mut rest = &stored[..];
         let mut unpacker = None;
         let mut out = Vec::with_capacity(count * BLOCK_SIZE);
@@ -158,6 +203,29 @@ impl Shared {
                 .map_or(Ok(()), |missing| Err(ImagesError::NoBlock(vbn(number * FRAME_BLOCKS + missing))))?;
         }
         Ok(out)
+    }
+
+    /// The header of a region, and some of its frames as stored. `count` is the number of blocks that
+    /// the caller wants.
+    fn stored(
+        &self,
+        region: (u32, Entry),
+        name: &Name,
+        (count, frames): (usize, Range<usize>),
+        cancel: &AtomicBool,
+    ) -> Result<(Arc<RegionHeader>, Bytes), ImagesError> {
+        let (header, fetched) = self.header(region, name, count, cancel)?;
+        let (begin, end) = (header.frame_at(frames.start), header.frame_at(frames.end));
+        let range = |bytes: &Bytes| {
+            let range = usize::try_from(begin).ok()?..usize::try_from(end).ok()?;
+            (bytes.len() >= range.end).then(|| bytes.slice(range))
+        };
+        let stored = match fetched.as_ref().and_then(range) {
+            Some(bytes) => bytes,
+            None if begin == end => Bytes::new(),
+            None => self.get(name, begin, (end - begin) as usize, cancel)?,
+        };
+        Ok((header, stored))
     }
 
     fn get(&self, name: &Name, at: u64, length: usize, cancel: &AtomicBool) -> Result<Bytes, ImagesError> {

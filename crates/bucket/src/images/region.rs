@@ -14,8 +14,9 @@ use super::codec::{Bad, FIELDS, HEAD, Kind, Read, SUM, Version, Write};
 /// Blocks of a region: 4 MiB.
 pub const REGION_BLOCKS: usize = 1024;
 /// Blocks of a frame.
-pub(super) const FRAME_BLOCKS: usize = 16;
-const FRAMES: usize = REGION_BLOCKS / FRAME_BLOCKS;
+pub const FRAME_BLOCKS: usize = 16;
+/// Frames of a region.
+pub const FRAMES: usize = REGION_BLOCKS / FRAME_BLOCKS;
 /// Fields before the frames: region, version, bitmap.
 const FIXED: usize = 12 + REGION_BLOCKS / 8;
 /// Bytes of a frame in the header.

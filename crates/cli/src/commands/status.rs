@@ -34,6 +34,10 @@ fn people(status: &api::Status) -> String {
     );
     let mut part = |title: &str, body: String| text += &format!("\n{title}\n{body}\n");
     part("VOLUMES", volume::list(&status.volumes));
+    let buckets = volume::from_buckets(&status.volumes);
+    if !buckets.is_empty() {
+        part("READ FROM BUCKETS", buckets);
+    }
     let hosts = hosts(&status.volumes);
     if !hosts.is_empty() {
         part("FILE SYSTEMS OF THIS MACHINE", hosts);

@@ -30,6 +30,31 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
                 note_line(&format!("warning: {warning}"));
             }
         }
+        Volume::Open { from, name, at, read_only, device, fill_rate } => {
+            let (bucket, volume) =
+                from.split_once(':').filter(|(_, volume)| !volume.is_empty()).ok_or_else(|| {
+                    Failure::new(
+                        ErrorKind::Usage,
+                        format!("`{from}` names no volume in a bucket"),
+                        "write BUCKET:VOLUME, such as `offsite:vol0`; `cairn bucket list` shows the buckets",
+                    )
+                })?;
+            let request = api::OpenFromBucket {
+                volume: volume.to_owned(),
+                name,
+                image: at,
+                read_only,
+                devices: absolute(&device)?,
+                fill_bytes: fill_rate.map(|rate| rate.0),
+            };
+            let job: api::Job = client.post(&format!("/v1/buckets/{}/open", segment(bucket)?), &request)?;
+            let Some(api::JobOutcome::Opened(volume)) = follow(job, client, output)? else { return Ok(()) };
+            if output.json {
+                print_line(&summary(&volume).to_string());
+            } else if !output.quiet {
+                print_line(&opened(&volume));
+            }
+        }
         Volume::List => {
             let volumes: Vec<api::Volume> = client.get("/v1/volumes")?;
             output.show(&volumes, |volumes| list(volumes));
@@ -225,9 +250,51 @@ fn over_host(volume: &api::Volume) -> Option<String> {
     ))
 }
 
+/// A volume that was opened from a bucket.
+fn opened(volume: &api::Volume) -> String {
+    let (name, used) = (&volume.name, size(volume.used_bytes));
+    let Some(bucket) = &volume.bucket else { return format!("opened {name}") };
+    let how = if bucket.read_only { "read-only" } else { "writable; its former owner is fenced" };
+    format!(
+        "opened {name} with {used} of data, {how}\nimage {} of {}, made {}\nbucket: {}",
+        bucket.number,
+        bucket.volume,
+        ago(bucket.taken_ms),
+        local_part(bucket)
+    )
+}
+
+/// Volumes that still read blocks from a bucket, a line each.
+pub fn from_buckets(volumes: &[api::Volume]) -> String {
+    let line = |volume: &api::Volume| {
+        let bucket = volume.bucket.as_ref().filter(|bucket| bucket.regions_left > 0)?;
+        let mode = if bucket.read_only { "  read-only" } else { "" };
+        let (name, from) = (&volume.name, &bucket.bucket);
+        Some(format!("{name}  from {from}:{}  {}{mode}", bucket.volume, local_part(bucket)))
+    };
+    volumes.iter().filter_map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// How much of a volume from a bucket is local.
+pub fn local_part(bucket: &api::VolumeBucket) -> String {
+    match bucket.regions_left {
+        0 => "all local".to_owned(),
+        _ => format!("{} % local, {} to fetch", bucket.local_percent(), size(bucket.bytes_left)),
+    }
+}
+
 /// The free space of a volume's file system.
 fn host_free(volume: &api::Volume) -> String {
     volume.host.as_ref().map_or("-".to_owned(), |host| size(host.free_bytes))
+}
+
+fn role_in_list(volume: &api::Volume) -> String {
+    let role = role(volume.role);
+    match &volume.bucket {
+        Some(bucket) if bucket.read_only => format!("image in {}", bucket.bucket),
+        Some(bucket) => format!("{role}, from {}", bucket.bucket),
+        None => role.to_owned(),
+    }
 }
 
 /// The table of volumes.
@@ -235,7 +302,7 @@ pub fn list(volumes: &[api::Volume]) -> String {
     let row = |volume: &api::Volume| {
         [
             volume.name.clone(),
-            role(volume.role).to_owned(),
+            role_in_list(volume),
             size(volume.size_bytes),
             size(volume.used_bytes),
             size(volume.free_bytes),
@@ -273,6 +340,19 @@ fn show(volume: &api::Volume) -> String {
     }
     if let Some(of) = &volume.clone_of {
         text += &format!("\nclone of    {of}");
+    }
+    if let Some(bucket) = &volume.bucket {
+        let mode = if bucket.read_only { ", read-only" } else { "" };
+        let (of, number) = (&bucket.volume, bucket.number);
+        text += &format!(
+            "\nbucket      {}:{of}, image {number} made {}{mode}; {}",
+            bucket.bucket,
+            ago(bucket.taken_ms),
+            local_part(bucket)
+        );
+        if let Some(problem) = &bucket.problem {
+            text += &format!("\n            {problem}");
+        }
     }
     if let Some(scrub) = &volume.scrub {
         text += &format!("\nscrub       {}\ndamage      {}", scrub::line(scrub), scrub::damage(scrub));

@@ -277,6 +277,7 @@ impl Server {
     pub(crate) fn delete_bucket(&self, name: &str, query: api::DeleteBucketQuery) -> Result<(), ServerError> {
         self.buckets.get(name)?;
         self.refuse_dumped_into(name)?;
+        self.refuse_read_from(name)?;
         if query.dry_run == Some(true) {
             return self.buckets.refuse_used(name);
         }

@@ -91,7 +91,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let mut http_addresses = vec![format!("unix:{}", control_path.display())];
     http_addresses.extend(http.as_ref().map(local));
     let mirror_address = mirror.as_ref().map(local);
-    let Rooms { clock, identity, peers, volumes, devices, jobs, groups, .. } = rooms;
+    let Rooms { clock, identity, peers, buckets, volumes, devices, jobs, groups, .. } = rooms;
     let Rooms { followers, sessions, access, mirrors, tokens, audit, certificates, .. } = rooms;
     let http = match http {
         Some(listener) if config.tls => Some((listener, Some(certificates.of_http()?))),
@@ -101,7 +101,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let server = Arc::new(Server {
         drills: Arc::new(Drills::open(volumes.clone(), clock.clone())?),
         mounts: Mounts::open(data.path(), volumes.clone(), groups.clone())?,
-        buckets: Arc::new(Buckets::open(data.path(), clock.clone())),
+        buckets,
         tokens,
         audit,
         certificates,
@@ -203,6 +203,7 @@ struct Rooms {
     clock: Arc<dyn Clock>,
     identity: Arc<Identity>,
     peers: Arc<Peers>,
+    buckets: Arc<Buckets>,
     volumes: Arc<Volumes>,
     devices: Arc<Devices>,
     jobs: Arc<Jobs>,
@@ -229,7 +230,9 @@ impl Rooms {
         )?;
         let identity = Arc::new(Identity::open(data.path())?);
         let peers = Arc::new(Peers::open(data.path())?);
-        let volumes = Arc::new(Volumes::open(data.volumes(), config.cache, clock.clone())?);
+        let buckets = Arc::new(Buckets::open(data.path(), clock.clone()));
+        let volumes = Volumes::open(data.volumes(), config.cache, clock.clone(), Some(buckets.clone()))?;
+        let volumes = Arc::new(volumes);
         let devices = Arc::new(Devices::open(data.devices(), clock.clone(), volumes.clone())?);
         volumes.also_ask(&devices);
         let jobs = Arc::new(Jobs::new(clock.clone()));
@@ -256,6 +259,7 @@ impl Rooms {
             clock,
             identity,
             peers,
+            buckets,
             volumes,
             devices,
             jobs,

@@ -43,7 +43,7 @@ fn failover_that_changed_nothing_is_over_also_where_nothing_can_be_written_down(
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
     let place = folder.path().join("volumes");
     std::fs::create_dir(&place).unwrap();
-    let volumes = Arc::new(Volumes::open(place, ByteSize(16 << 20), clock.clone()).unwrap());
+    let volumes = Arc::new(Volumes::open(place, ByteSize(16 << 20), clock.clone(), None).unwrap());
     let (devices, log_device, history, beside) = (&[][..], None, None, None);
     let (name, id, role, blocks) = ("data", VolumeId([7; 16]), Role::Destination, Some(4096));
     let new = NewVolume { name, id, role, blocks, devices, log_device, history, beside };
@@ -125,7 +125,7 @@ fn schedule_of_a_group_goes_on_within_a_period_whatever_the_clock_is_set_to() {
 fn names_of_snapshots_of_a_group_follow_a_clock_that_is_put_back_and_come_once() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
-    let volumes = Volumes::open(folder.path().to_owned(), ByteSize(1 << 20), clock.clone()).unwrap();
+    let volumes = Volumes::open(folder.path().to_owned(), ByteSize(1 << 20), clock.clone(), None).unwrap();
     let groups = Groups::open(folder.path(), Arc::new(volumes), clock.clone()).unwrap();
     let mut given = BTreeSet::new();
     for at_ms in [1_700_000_000_000u64, 1_800_000_000_000, 1_700_000_000_000, 1_700_000_000_001] {

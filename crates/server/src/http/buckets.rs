@@ -22,6 +22,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(bucket_dumps))
         .routes(routes!(bucket_object))
         .routes(routes!(prune_bucket))
+        .routes(routes!(open_from_bucket))
 }
 
 /// The buckets of this server.
@@ -151,4 +152,17 @@ async fn prune_bucket(
     Body(request): Body<api::PruneBucket>,
 ) -> Answer<api::Job> {
     blocking(server, move |server| server.prune_bucket(&bucket, request)).await
+}
+
+/// Opens a volume from its images in a bucket. The answer is a job. Devices are named on the control
+/// socket only.
+#[utoipa::path(post, path = "/v1/buckets/{bucket}/open", tag = "buckets", params(("bucket" = String, Path,)),
+    request_body = api::OpenFromBucket,
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn open_from_bucket(
+    State(server): State<Arc<Server>>,
+    Path(bucket): Path<String>,
+    Body(request): Body<api::OpenFromBucket>,
+) -> Answer<api::Job> {
+    blocking(server, move |server| server.open_from_bucket(&bucket, &request)).await
 }

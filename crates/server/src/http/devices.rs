@@ -233,6 +233,9 @@ fn names_a_path(path: &str, body: &[u8]) -> bool {
                 || asked.key.is_some()
         }),
         ["", "v1", "buckets", _, "key"] => asks(body, |_: api::SetBucketKey| true),
+        ["", "v1", "buckets", _, "open"] => {
+            asks(body, |asked: api::OpenFromBucket| !asked.devices.is_empty())
+        }
         ["", "v1", "volumes"] => asks(body, |asked: api::CreateVolume| {
             !asked.devices.is_empty() || asked.log_device.is_some() || asked.history.is_some()
         }),

@@ -167,6 +167,7 @@ pub(super) const RULES: &[Rule] = &[
     rule("POST", "/v1/buckets/{bucket}/keys", Administer, Server),
     rule("DELETE", "/v1/buckets/{bucket}/keys/{recipient}", Administer, Server),
     rule("GET", "/v1/buckets/{bucket}/object", Operate, Server),
+    rule("POST", "/v1/buckets/{bucket}/open", Administer, Server),
     rule("POST", "/v1/buckets/{bucket}/prune", Administer, Server),
     rule("GET", "/v1/clones", View, Listed("name")),
     rule("POST", "/v1/clones", Operate, Server),

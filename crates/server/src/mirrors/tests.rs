@@ -26,7 +26,7 @@ pub(super) fn clock() -> Arc<ManualClock> {
 /// The mirrors of a server with that folder, which has `vol0` in that role.
 pub(super) fn mirrors(folder: &Path, clock: Arc<dyn Clock>, role: Role) -> (Arc<Mirrors>, Arc<OpenVolume>) {
     std::fs::create_dir_all(folder.join("volumes")).unwrap();
-    let volumes = Volumes::open(folder.join("volumes"), ByteSize(16 << 20), clock.clone()).unwrap();
+    let volumes = Volumes::open(folder.join("volumes"), ByteSize(16 << 20), clock.clone(), None).unwrap();
     let volumes = Arc::new(volumes);
     let (devices, log_device, history, beside) = (&[][..], None, None, None);
     let (id, blocks) = (VolumeId([7; 16]), Some(4096));

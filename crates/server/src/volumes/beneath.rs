@@ -70,6 +70,13 @@ impl Volumes {
                 "give that one a history",
             );
         }
+        if open.backed.is_some() {
+            return refused(
+                ErrorKind::WrongRole,
+                "it was opened from a bucket, and a history needs all blocks on its own devices",
+                "copy it to a volume with a history by `cairn image dump` and `cairn image restore`",
+            );
+        }
         // Also one that it no longer uses, which a start would search for.
         if open.log_in_use().is_some() || !self.document(name)?.log_devices.is_empty() {
             return refused(ErrorKind::Usage, LOG_APART, LOG_BACK);

@@ -74,6 +74,10 @@ impl Volumes {
     /// The device on which a volume is opened: its devices, for a clone over those of its parent.
     pub(super) fn below(&self, name: &str, parts: &Parts) -> Result<Arc<dyn Device>, ServerError> {
         let own = parts.under.as_ref().map_or_else(|| whole(&parts.devices), Under::device);
+        let own = match &parts.backed {
+            Some(backed) => backed.device(own),
+            None => own,
+        };
         let Some(of) = &parts.clone_of else { return Ok(own) };
         let parent = self.parent(name, of)?;
         let device = CloneDevice::new(&parent.volume, of.snapshot(), own);

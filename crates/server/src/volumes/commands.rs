@@ -562,6 +562,7 @@ impl Server {
     /// The volume, unless it is a mirror, whose source determines its content.
     pub(crate) fn writable(&self, name: &str) -> Result<std::sync::Arc<OpenVolume>, ServerError> {
         let open = self.volumes.get(name)?;
+        open.refuse_read_only_image()?;
         if open.is_destination() {
             return Err(ServerError::Mirrors(MirrorsError::IsDestination { volume: name.to_owned() }));
         }

@@ -6,6 +6,7 @@ use cairn_base::{LogId, SnapshotId, VolumeId};
 use cairn_volume::Numbers;
 use serde::{Deserialize, Serialize};
 
+use crate::volumes::from_bucket::FromBucket;
 use crate::volumes::under::{Beneath, Given};
 
 /// The base of a clone, in `volume.json`.
@@ -58,6 +59,9 @@ pub(crate) struct VolumeDocument {
     /// A clone: the devices hold the differences from a snapshot of another volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) clone_of: Option<CloneOf>,
+    /// An image in a bucket below it: blocks that are not local yet are read from there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) from_bucket: Option<FromBucket>,
     /// A history between the devices and the volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) history: Option<Beneath>,
@@ -76,7 +80,8 @@ impl VolumeDocument {
     /// Of a volume on those devices, with nothing else.
     pub(crate) fn of(devices: Vec<PathBuf>) -> Self {
         let (history, coming, made_as, given) = (None, None, None, Given::default());
-        Self { devices, log_devices: Vec::new(), clone_of: None, history, coming, made_as, given }
+        let (log_devices, clone_of, from_bucket) = (Vec::new(), None, None);
+        Self { devices, log_devices, clone_of, from_bucket, history, coming, made_as, given }
     }
 
     /// The volume gives no number below these.

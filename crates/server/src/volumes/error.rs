@@ -147,6 +147,9 @@ pub enum VolumesError {
         /// The snapshot.
         base: String,
     },
+    /// A volume that is opened from a bucket.
+    #[error(transparent)]
+    FromBucket(crate::volumes::from_bucket::error::FromBucketError),
     /// A volume with clones.
     #[error("`{clone}` is a clone of a snapshot of `{volume}`")]
     HasClone {
@@ -162,6 +165,7 @@ impl VolumesError {
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             VolumesError::CloneBaseGone { .. } => ErrorKind::VolumeDamaged,
+            VolumesError::FromBucket(error) => error.kind(),
             VolumesError::SnapshotHeld { .. }
             | VolumesError::HasClone { .. }
             | VolumesError::DeviceClaimed { .. }
@@ -223,6 +227,7 @@ impl VolumesError {
             VolumesError::CloneBaseGone { base, clone } => format!(
                 "repair the volume of {base}, and `{clone}` opens at the next start; or delete the clone with `cairn clone delete {clone}`"
             ),
+            VolumesError::FromBucket(error) => error.next(),
             VolumesError::HasClone { clone, .. } => format!("delete it first: `cairn clone delete {clone}`"),
         }
     }

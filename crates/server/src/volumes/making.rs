@@ -4,7 +4,7 @@
 //! A device is cleared only if it still has that unfinished volume, or that log, and no later
 //! writes. A device that is open elsewhere is not cleared.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use cairn_device::FileDevice;
@@ -30,16 +30,18 @@ impl Making {
         found.is_some_and(|(_, log)| self.log.as_ref() == Some(&log.to_string()))
     }
 
-    fn take_back(
-        &self,
-        devices: &[PathBuf],
-        logs: &[PathBuf],
-        patience: Duration,
-    ) -> Result<(), ServerError> {
+    fn take_back(&self, document: &VolumeDocument, patience: Duration) -> Result<(), ServerError> {
+        let (devices, logs) = (&document.devices, &document.log_devices);
+        // One that was made of an image in a bucket has the generation of that image. Its devices
+        // were empty before it was made.
+        let is_image = document.from_bucket.is_some();
         // Those in the folder go with it.
         for path in devices.iter().filter(|path| path.is_absolute() && path.exists()) {
             let device = open_when_free(path, patience)?;
-            if self.is_volume(&device) {
+            let is_of_image = || {
+                is_image && Volume::inspect(&*device).is_ok_and(|found| found.id.to_string() == self.volume)
+            };
+            if self.is_volume(&device) || is_of_image() {
                 clear_beginning(&device)?;
             }
         }
@@ -64,7 +66,7 @@ pub(super) fn take_back_made(folder: &Path) {
     take_back_history(volume, &document);
     if let Some(making) = &document.made_as {
         tracing::warn!(volume, "removed a volume whose creation was interrupted; run the same command again");
-        if let Err(error) = making.take_back(&document.devices, &document.log_devices, BUSY_PATIENCE) {
+        if let Err(error) = making.take_back(&document, BUSY_PATIENCE) {
             tracing::warn!(volume, %error, "could not clear the remains of an unfinished volume from its devices");
         }
     }

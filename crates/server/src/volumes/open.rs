@@ -27,6 +27,7 @@ use crate::volumes::disks::{BLOCK, blocks_of, clear_beginning};
 use crate::volumes::document::CloneOf;
 use crate::volumes::error::VolumesError;
 use crate::volumes::fence::Fence;
+use crate::volumes::from_bucket::Backed;
 use crate::volumes::host_room::HostRoom;
 use crate::volumes::known_paths::Paths;
 use crate::volumes::log_file::LogFile;
@@ -54,6 +55,8 @@ pub(crate) struct OpenVolume {
     pub(super) fence: Arc<Fence>,
     /// The history between it and its devices, if any.
     pub(super) under: Option<Under>,
+    /// The image in a bucket that it was opened from.
+    pub(super) backed: Option<Arc<Backed>>,
     pub(super) writing_out: Arc<WritingOut>,
     /// The file system of its files.
     pub(super) host: HostRoom,
@@ -93,6 +96,7 @@ pub(super) struct Parts {
     pub(super) devices: Vec<Arc<FileDevice>>,
     pub(super) log: Option<LogFile>,
     pub(super) under: Option<Under>,
+    pub(super) backed: Option<Backed>,
     pub(super) clone_of: Option<CloneOf>,
     pub(super) numbers: Numbers,
 }
@@ -100,7 +104,8 @@ pub(super) struct Parts {
 impl Parts {
     /// Of a volume on those devices, with nothing else.
     pub(crate) fn of(paths: Vec<PathBuf>, devices: Vec<Arc<FileDevice>>) -> Self {
-        Self { paths, devices, log: None, under: None, clone_of: None, numbers: Numbers::default() }
+        let numbers = Numbers::default();
+        Self { paths, devices, log: None, under: None, backed: None, clone_of: None, numbers }
     }
 }
 
@@ -141,10 +146,10 @@ impl OpenVolume {
         self.rounds.lock().clone()
     }
 
-    /// Whether its threads wait because its owner wants that: for room in its history, or for a
-    /// disk that is slow in a rehearsal.
+    /// Whether its threads wait because its owner wants that: for room in its history, for a disk
+    /// that is slow in a rehearsal, or for a bucket.
     pub(crate) fn is_held_up(&self) -> bool {
-        !self.rehearsal.faults().delay.is_zero() || self.waits_for_room()
+        !self.rehearsal.faults().delay.is_zero() || self.waits_for_room() || !self.is_local()
     }
 
     /// Starts the thread that scrubs, and that looks after damaged blocks.
@@ -226,6 +231,7 @@ impl OpenVolume {
             log_device: self.log_in_use().map(|log| log.path.display().to_string()),
             history: self.under.as_ref().map(Under::place),
             clone_of: self.clone_of.as_ref().map(CloneOf::shown),
+            bucket: self.backed.as_ref().map(|backed| backed.show()),
             scrub: Some(self.show_scrub()),
             host: self.host_room(),
             problem: status

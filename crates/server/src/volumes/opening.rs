@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use cairn_files::Luns;
 use cairn_volume::{OpenOptions, Volume};
 use parking_lot::{Mutex, RwLock};
 
+use crate::buckets::Buckets;
 use crate::dumps::images::Keep;
 use crate::error::ServerError;
 use crate::mirrors::governor::Governor;
@@ -24,6 +25,7 @@ use crate::volumes::disks::{BUSY_PATIENCE, new_rehearsal, open_when_free, whole}
 use crate::volumes::document::VolumeDocument;
 use crate::volumes::error::VolumesError;
 use crate::volumes::fence::Fence;
+use crate::volumes::from_bucket::Backed;
 use crate::volumes::host_room::HostRoom;
 use crate::volumes::known_paths::Paths;
 use crate::volumes::open::{OpenVolume, PATIENCE, Parts};
@@ -35,11 +37,17 @@ use crate::{names, state};
 impl Volumes {
     /// Opens every volume in `dir`. One that cannot be opened is reported and does not stop the
     /// others.
-    pub(crate) fn open(dir: PathBuf, cache: ByteSize, clock: Arc<dyn Clock>) -> Result<Self, ServerError> {
+    pub(crate) fn open(
+        dir: PathBuf,
+        cache: ByteSize,
+        clock: Arc<dyn Clock>,
+        buckets: Option<Arc<Buckets>>,
+    ) -> Result<Self, ServerError> {
         let volumes = Self {
             dir,
             cache,
             clock,
+            buckets,
             turns: Turns::default(),
             entries: RwLock::default(),
             restoring: Mutex::default(),
@@ -143,8 +151,12 @@ impl Volumes {
         let under = under
             .map(|beneath| beneath.open(name, &folder, &paths, whole(&devices), &self.clock))
             .transpose()?;
+        let backed = document.from_bucket.as_ref();
+        let backed = backed
+            .map(|from| Backed::open(name, from, &folder, whole(&devices), self.buckets.as_ref()))
+            .transpose()?;
         let (clone_of, numbers) = (document.clone_of.clone(), document.numbers());
-        Ok(Parts { paths, devices, log: None, under, clone_of, numbers })
+        Ok(Parts { paths, devices, log: None, under, backed, clone_of, numbers })
     }
 
     pub(super) fn start(&self, name: &str, parts: Parts) -> Result<Arc<OpenVolume>, ServerError> {
@@ -156,6 +168,7 @@ impl Volumes {
         // writes without room are made before the next change.
         parts.under.iter().for_each(|under| under.let_wait(false));
         let volume = Volume::open_with_log(device, &logs, self.options());
+        parts.backed.as_ref().map_or(Ok(()), |backed| backed.refuse_if_away(name))?;
         self.run(name, parts, volume.map_err(ServerError::volume(name))?, fence, rehearsal)
     }
 
@@ -190,6 +203,7 @@ impl Volumes {
             log: Mutex::new(parts.log),
             fence,
             under: parts.under,
+            backed: parts.backed.map(Arc::new),
             writing_out: Arc::default(),
             host: HostRoom::default(),
             numbers: parts.numbers,
@@ -220,6 +234,11 @@ impl Volumes {
         }
         let scrub = open.clone().scrub_thread(self.clock.clone())?;
         open.threads.lock().push(scrub);
+        if let Some(backed) = &open.backed {
+            let fills = Arc::downgrade(&open);
+            let ending = move || fills.upgrade().is_none_or(|open| open.ending.load(Ordering::Acquire));
+            open.threads.lock().extend(backed.fill(name, ending)?);
+        }
         if open.hooks.were_cut() {
             // On its own thread: it may take as long as the command, which must not keep the volume
             // open.

@@ -61,7 +61,7 @@ fn files_of_a_deleted_volume_are_closed_by_nobody_who_answers() {
 pub(super) fn volumes(folder: &Path) -> Volumes {
     let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
     std::fs::create_dir_all(folder.join("volumes")).expect("a folder");
-    Volumes::open(folder.join("volumes"), ByteSize(16 << 20), clock).expect("volumes")
+    Volumes::open(folder.join("volumes"), ByteSize(16 << 20), clock, None).expect("volumes")
 }
 
 /// Fills the first block of `vol0/db`, durably.

@@ -15,6 +15,7 @@ use crate::error::ServerError;
 use crate::storage::settled::has_settled;
 use crate::volumes::disks::BUSY_PATIENCE;
 use crate::volumes::error::VolumesError;
+use crate::volumes::from_bucket::error::FromBucketError;
 use crate::volumes::open::OpenVolume;
 
 /// The work of a volume whose devices are being opened, which may take any time if one hangs.
@@ -113,6 +114,7 @@ fn wants_a_device(error: &ServerError) -> bool {
         ServerError::Volumes(VolumesError::OpenDevice(_))
         | ServerError::Volumes(VolumesError::LogUnavailable { .. })
         | ServerError::Volumes(VolumesError::HistoryUnavailable { .. })
+        | ServerError::Volumes(VolumesError::FromBucket(FromBucketError::Away { .. }))
         | ServerError::Devices(DevicesError::History { source: HistoryError::StoreOlder { .. }, .. }) => true,
         ServerError::Volumes(VolumesError::Volume { source, .. }) => matches!(
             source,

@@ -17,7 +17,7 @@ pub(in crate::devices) fn devices(folder: &Path) -> Devices {
     let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
     fs::create_dir_all(folder.join("volumes")).expect("a folder");
     let volumes =
-        Volumes::open(folder.join("volumes"), ByteSize(16 << 20), clock.clone()).expect("no volumes");
+        Volumes::open(folder.join("volumes"), ByteSize(16 << 20), clock.clone(), None).expect("no volumes");
     Devices::open(folder.join("devices"), clock, Arc::new(volumes)).expect("devices")
 }
 

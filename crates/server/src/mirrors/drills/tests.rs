@@ -52,7 +52,7 @@ fn drill_that_passed_by_a_clock_that_was_years_ahead_is_stale_all_the_same() {
 fn drill_that_the_end_of_its_server_cuts_off_each_time_is_stale_and_not_put_off() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
-    let volumes = Volumes::open(folder.path().to_owned(), ByteSize(1 << 20), clock.clone()).unwrap();
+    let volumes = Volumes::open(folder.path().to_owned(), ByteSize(1 << 20), clock.clone(), None).unwrap();
     std::fs::create_dir(volumes.folder("m")).unwrap();
     let drills = Drills::open(Arc::new(volumes), clock.clone()).unwrap();
     let asked = api::DrillRequest {
@@ -79,7 +79,7 @@ fn drill_that_the_end_of_its_server_cuts_off_each_time_is_stale_and_not_put_off(
 fn drills_whose_file_cannot_be_removed_are_there_to_be_forgotten_again() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
-    let volumes = Volumes::open(folder.path().to_owned(), ByteSize(1 << 20), clock.clone()).unwrap();
+    let volumes = Volumes::open(folder.path().to_owned(), ByteSize(1 << 20), clock.clone(), None).unwrap();
     let own = volumes.folder("m");
     std::fs::create_dir(&own).unwrap();
     let drills = Drills::open(Arc::new(volumes), clock).unwrap();

@@ -16,7 +16,8 @@ fn of(address: &str) -> MirrorDocument {
 fn place_of_a_mirror_is_given_once_and_not_after_it_was_deleted() {
     let folder = tempfile::tempdir().expect("a folder");
     let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
-    let volumes = Volumes::open(folder.path().to_owned(), ByteSize(16 << 20), clock).expect("no volumes");
+    let volumes =
+        Volumes::open(folder.path().to_owned(), ByteSize(16 << 20), clock, None).expect("no volumes");
     let (id, role, blocks) = (VolumeId([7; 16]), Role::Destination, Some(4096));
     let (devices, log_device, history, beside) = (&[][..], None, None, None);
     let new = NewVolume { name: "vol0", id, role, blocks, devices, log_device, history, beside };

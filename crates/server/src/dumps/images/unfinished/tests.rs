@@ -115,7 +115,7 @@ fn dump_counts_though_the_snapshot_of_the_one_before_cannot_go() {
     let clock = Arc::new(ManualClock::new(Timestamp(1)));
     let own = folder.path().join("volumes");
     std::fs::create_dir(&own).expect("a folder");
-    let volumes = Arc::new(Volumes::open(own, ByteSize(16 << 20), clock.clone()).expect("volumes"));
+    let volumes = Arc::new(Volumes::open(own, ByteSize(16 << 20), clock.clone(), None).expect("volumes"));
     let groups = Arc::new(Groups::open(folder.path(), volumes.clone(), clock).expect("groups"));
     let (role, blocks) = (Role::Normal, Some(4096));
     let new = NewVolume {
