@@ -3,8 +3,8 @@
 //! # Invariants
 //! 1. No existing file changes, and no existing name gets another file.
 //! 2. A file has its name only when it is complete: it is written without a name, and linked. A
-//!    folder is written under a name of its own, [`UNFINISHED`], and renamed. A crash leaves at most
-//!    such a folder.
+//!    folder is written under a name of its own, [`UNFINISHED`], and renamed. A crash leaves at
+//!    most such a folder.
 //! 3. The content is that of the image, whose blocks are checked as they are read.
 //!
 //! The kernel caches names and listings of a mounted volume. It forgets them for each name that a

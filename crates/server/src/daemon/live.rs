@@ -20,8 +20,8 @@ const LISTENERS_MAX: usize = 32;
 /// Between two comparisons.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Parts of the status that change by themselves: ages, and the room that other programs leave. Pages
-/// ask for them every few seconds.
+/// Parts of the status that change by themselves: ages, and the room that other programs leave.
+/// Pages ask for them every few seconds.
 const AGES: [&str; 10] = [
     "host",
     "uptime_ms",

@@ -1,5 +1,5 @@
 //! Routes for people who look: the files of an instant, downloads and restores, the lag of a mirror
-//! over time, and a stream that tells of changes.
+//! over time, and a stream that reports changes.
 
 use std::io;
 use std::pin::Pin;
