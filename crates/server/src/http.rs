@@ -18,6 +18,7 @@ mod guests;
 mod images;
 mod mirrors;
 mod mounts;
+mod page;
 mod plans;
 mod quotas;
 mod recordings;
@@ -83,6 +84,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(plans::routes())
         .merge(tokens::routes())
         .merge(certificates::routes())
+        .merge(page::routes())
 }
 
 /// The description, with the roles that each route needs.
@@ -153,8 +155,11 @@ pub(crate) async fn serve(
     };
     // Made once: a router that is served directly would be made again for each connection, and
     // `cairn` opens a connection for each request.
+    let (clock, live) = (server.clock.clone(), server.clone());
+    let downloads = page::downloads(server.clone()).layer(axum::middleware::map_response(tell_version));
     let local = router(server.clone(), false).layer(axum::middleware::from_fn(auth::admit_user));
     let control = guests::Door::open(control, budgets.control);
+    let local = local.merge(downloads.clone());
     let local = axum::serve(control, local.into_make_service_with_connect_info::<guests::TokenSeen>());
     let local = local.with_graceful_shutdown(wait(stopped.clone()));
     let mut tasks = vec![tokio::spawn(local.into_future())];
@@ -166,6 +171,7 @@ pub(crate) async fn serve(
         let guarded = router(server, true)
             .layer(axum::middleware::from_fn_with_state(bearer.clone(), auth::demand_token));
         let guarded = cairn_web::routes(bearer.page())
+            .merge(downloads)
             .layer(axum::middleware::from_fn_with_state(bearer, auth::introduce))
             .fallback_service(guarded)
             // A refused client gets the version too. Otherwise it would assume a server of another
@@ -177,6 +183,7 @@ pub(crate) async fn serve(
         tasks.push(tokio::spawn(remote.into_future()));
     }
     end.await;
+    live.live.end();
     let _ = stop.send(true);
     for task in tasks {
         // A client that keeps its connection open does not keep the server alive.

@@ -7,6 +7,7 @@
 //! client of [`cairn_api`] over `DIR/control.sock`.
 
 mod actors;
+mod browse;
 mod buckets;
 mod certificates;
 mod daemon;

@@ -18,6 +18,7 @@ use cairn_frontend_session::Windows;
 
 use crate::actors::audit::Audit;
 use crate::actors::tokens::Tokens;
+use crate::browse::Browsing;
 use crate::buckets::Buckets;
 use crate::certificates::{Certificates, Watching};
 use crate::daemon::budgets::Budgets;
@@ -25,6 +26,7 @@ use crate::daemon::config::Config;
 use crate::daemon::damaged::Unknown;
 use crate::daemon::data_dir::{DataDir, guard};
 use crate::daemon::error::DaemonError;
+use crate::daemon::live::Live;
 use crate::daemon::memory::GivingBack;
 use crate::daemon::server::Server;
 use crate::daemon::watchdog::Watchdog;
@@ -107,6 +109,8 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         certificates,
         groups,
         changed: LastAnswer::default(),
+        browsing: Browsing::default(),
+        live: Live::default(),
         jobs,
         started: clock.monotonic(),
         clock,

@@ -11,10 +11,12 @@ use cairn_frontend_nbd::NbdServer;
 
 use crate::actors::audit::Audit;
 use crate::actors::tokens::Tokens;
+use crate::browse::Browsing;
 use crate::buckets::Buckets;
 use crate::certificates::Certificates;
 use crate::daemon::damaged::Unknown;
 use crate::daemon::data_dir::DataDir;
+use crate::daemon::live::Live;
 use crate::devices::Devices;
 use crate::dumps::handover::Handover;
 use crate::dumps::images::Dumping;
@@ -55,6 +57,8 @@ pub(crate) struct Server {
     pub(crate) audit: Arc<Audit>,
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) changed: LastAnswer,
+    pub(crate) browsing: Browsing,
+    pub(crate) live: Live,
     pub(crate) nbd: NbdServer,
     pub(crate) iscsi: IscsiServer,
     /// The portals that discovery reports to initiators.
