@@ -13,6 +13,7 @@ mod files;
 mod group;
 mod image;
 mod mirror;
+mod notify;
 mod restore;
 mod service;
 mod state;
@@ -27,6 +28,7 @@ pub use image::{
     DumpImage, DumpName, ExtractImage, Image, MountImage, PruneImages, RestoreImage, is_in_bucket, split_path,
 };
 pub use mirror::{Compress, Decision, DrillMirror, Link, Mirror};
+pub use notify::{AddNotify, Notify, NotifyKind, NotifySettings, NotifySeverity, NotifyTls, SetNotify};
 pub use restore::Restore;
 pub use service::{ConfigFile, InstallService, Serve, Service};
 pub use state::StateFile;
@@ -169,6 +171,9 @@ pub enum Command {
     /// Manage buckets: object stores that the server may use
     #[command(subcommand)]
     Bucket(Bucket),
+    /// Send problems to people: mail, webhooks, commands and pings
+    #[command(subcommand)]
+    Notify(Notify),
     /// Record, import, analyse, replay and generate traces of devices
     #[command(subcommand)]
     Trace(Trace),

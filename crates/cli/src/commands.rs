@@ -12,6 +12,7 @@ pub mod image;
 mod lun;
 mod mirror;
 mod mount;
+mod notify;
 mod peer;
 mod quota;
 mod restore;
@@ -62,6 +63,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Dump(asked) => dump::run(&asked, client, output),
         Command::Image(command) => image::run(command, client, output),
         Command::Bucket(command) => bucket::run(command, client, output),
+        Command::Notify(command) => notify::run(command, client, output),
         Command::Trace(Trace::Record(asked)) => trace::run_record(&asked, client, output),
         Command::Trace(Trace::List) => trace::list_recordings(client, output),
         Command::Plan(asked) => trace::run_live_plan(&asked, client, output),

@@ -16,6 +16,7 @@ mod guests;
 mod images;
 mod mirrors;
 mod mounts;
+mod notify;
 mod plans;
 mod quotas;
 mod recordings;
@@ -72,6 +73,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(quotas::routes())
         .merge(groups::routes())
         .merge(buckets::routes())
+        .merge(notify::routes())
         .merge(recordings::routes())
         .merge(plans::routes())
 }
@@ -139,6 +141,7 @@ pub(crate) async fn serve(
         let guarded = router
             .layer(axum::middleware::from_fn(drills::refuse_commands))
             .layer(axum::middleware::from_fn(mounts::refuse_from_afar))
+            .layer(axum::middleware::from_fn(notify::refuse_from_afar))
             .layer(axum::middleware::from_fn(devices::refuse_paths))
             .layer(axum::middleware::from_fn_with_state(bearer.clone(), auth::demand_token));
         let guarded = cairn_web::routes(bearer.page())

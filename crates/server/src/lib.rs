@@ -17,6 +17,7 @@ mod groups;
 mod http;
 mod mirrors;
 mod names;
+mod notify;
 mod peers;
 mod schedules;
 mod state;

@@ -29,7 +29,7 @@ use crate::error::ServerError;
 use crate::exports::{access, mounts};
 use crate::mirrors::{drills, followers, governor};
 use crate::schedules::hooks;
-use crate::{buckets, devices, groups, mirrors, names, peers, schedules, state, volumes};
+use crate::{buckets, devices, groups, mirrors, names, notify, peers, schedules, state, volumes};
 
 mod commands;
 
@@ -104,7 +104,7 @@ const fn kind(
 }
 
 /// All of them, except the identity of the server and its token, which are not documents.
-const KINDS: [Kind; 18] = [
+const KINDS: [Kind; 20] = [
     kind(
         Place::Server,
         "peers.json",
@@ -153,6 +153,20 @@ const KINDS: [Kind; 18] = [
         check::<buckets::BucketsDocument>,
         "no bucket can be added, used or deleted",
         "all buckets: add each again with `cairn bucket add`; the objects in them stay",
+    ),
+    kind(
+        Place::Server,
+        "notify.json",
+        check::<notify::NotifyDocument>,
+        "no notification is sent, and no target can be added, changed or deleted",
+        "all notification targets: add each again with `cairn notify add`",
+    ),
+    kind(
+        Place::Server,
+        "notify.desks.json",
+        check::<notify::DesksDocument>,
+        "no notification is sent, and no target can be added, changed or deleted",
+        "the messages that wait, and the list of problems that were sent: present problems are sent once more",
     ),
     Kind {
         file: "",

@@ -11,6 +11,8 @@
 //! DIR/peers.json                 invitations and pinned peers
 //! DIR/mounts.json                the mounts, to be mounted again
 //! DIR/buckets.json               object stores, and the sources of their credentials
+//! DIR/notify.json                targets of notifications, with their secrets
+//! DIR/notify.desks.json          the problems that each target was sent, and messages that wait
 //! DIR/http-token                 the bearer token of the API over TCP, once that was requested
 //! DIR/devices/NAME.json           where an adopted device and its history are, and its views
 //! DIR/devices/NAME.seen           the end of its history when the server last looked

@@ -22,6 +22,7 @@ use crate::daemon::config::Config;
 use crate::daemon::damaged::Unknown;
 use crate::daemon::data_dir::{DataDir, guard};
 use crate::daemon::error::DaemonError;
+use crate::daemon::home::Home;
 use crate::daemon::memory::GivingBack;
 use crate::daemon::server::Server;
 use crate::daemon::watchdog::Watchdog;
@@ -41,6 +42,8 @@ use crate::mirrors::drills::{DrillSchedule, Drills};
 use crate::mirrors::followers::Followers;
 use crate::mirrors::serving::Source;
 use crate::mirrors::{Mirrors, Schedule, Surroundings};
+use crate::notify::Notify;
+use crate::notify::watch::Watcher;
 use crate::peers::identity::Identity;
 use crate::peers::{Peers, tls};
 use crate::schedules::runner::Runner;
@@ -91,6 +94,8 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         drills: Arc::new(Drills::open(volumes.clone(), clock.clone())?),
         mounts: Mounts::open(data.path(), volumes.clone(), groups.clone())?,
         buckets: Arc::new(Buckets::open(data.path(), clock.clone())),
+        notify: Arc::new(Notify::open(data.path(), clock.clone())),
+        home: Home::default(),
         groups,
         changed: LastAnswer::default(),
         jobs,
@@ -311,6 +316,7 @@ struct Background {
     drills: DrillSchedule,
     watch: Watch,
     giving_back: GivingBack,
+    notifications: Watcher,
 }
 
 impl Background {
@@ -344,6 +350,7 @@ impl Background {
             drills: server.start_drills()?,
             watch: server.mounts.watch()?,
             giving_back: GivingBack::start()?,
+            notifications: Watcher::start(server)?,
         })
     }
 
@@ -352,7 +359,7 @@ impl Background {
             source.end();
         }
         drop((self.schedule, self.snapshots, self.drills));
-        drop((self.watch, self.giving_back));
+        drop((self.watch, self.giving_back, self.notifications));
     }
 }
 

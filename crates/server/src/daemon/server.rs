@@ -12,6 +12,7 @@ use cairn_frontend_nbd::NbdServer;
 use crate::buckets::Buckets;
 use crate::daemon::damaged::Unknown;
 use crate::daemon::data_dir::DataDir;
+use crate::daemon::home::Home;
 use crate::devices::Devices;
 use crate::dumps::handover::Handover;
 use crate::dumps::images::Dumping;
@@ -24,6 +25,7 @@ use crate::groups::Groups;
 use crate::mirrors::Mirrors;
 use crate::mirrors::drills::Drills;
 use crate::mirrors::followers::{Followers, crowded, nearly_too_many_held};
+use crate::notify::Notify;
 use crate::peers::Peers;
 use crate::peers::identity::Identity;
 use crate::volumes::Volumes;
@@ -48,6 +50,8 @@ pub(crate) struct Server {
     pub(crate) mounts: Arc<Mounts>,
     pub(crate) groups: Arc<Groups>,
     pub(crate) buckets: Arc<Buckets>,
+    pub(crate) notify: Arc<Notify>,
+    pub(crate) home: Home,
     pub(crate) changed: LastAnswer,
     pub(crate) nbd: NbdServer,
     pub(crate) iscsi: IscsiServer,
@@ -92,6 +96,8 @@ impl Server {
         problems.extend(self.schedule_problems());
         problems.extend(self.state_problems());
         problems.extend(self.access_problems());
+        problems.extend(self.home.problem(self.data.path()));
+        problems.extend(self.notify.problems());
         let exports = self.exports();
         problems.extend(self.target_problems(&exports));
         problems.extend(followers.iter().filter(|follower| follower.over_rpo).map(|follower| api::Problem {
@@ -103,7 +109,7 @@ impl Server {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             data: self.data.path().display().to_string(),
             pid: std::process::id(),
-            uptime_ms: self.clock.monotonic().saturating_sub(self.started).as_millis() as u64,
+            uptime_ms: self.uptime().as_millis() as u64,
             memory_bytes: resident_bytes().unwrap_or(0),
             cache_bytes: self.volumes.cache_bytes(),
             consistency_points: self
@@ -129,7 +135,13 @@ impl Server {
             mounts: self.mounts.list(),
             schedules: self.all_schedules(),
             problems,
+            notes: self.unchecked_mirrors(),
         }
+    }
+
+    /// The time since the start.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.clock.monotonic().saturating_sub(self.started)
     }
 
     /// The data directory, absolute.
