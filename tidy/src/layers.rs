@@ -14,7 +14,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["crates/frontend/nbd", "crates/frontend/iscsi", "crates/frontend/fuse"],
     &["crates/frontend/session", "crates/frontend/fuse-ring"],
     &["crates/mirror"],
-    &["crates/bucket"],
+    &["crates/bucket", "crates/notify"],
     &["crates/bsddump"],
     &["crates/stream"],
     &["crates/trace"],

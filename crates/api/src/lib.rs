@@ -28,6 +28,7 @@ mod jobs;
 mod luns;
 mod mirrors;
 mod mounts;
+mod notify;
 mod peers;
 mod plans;
 mod quotas;
@@ -89,6 +90,10 @@ pub use mirrors::{
     UnlockMirror, UpdatePrice, UpdateRequest,
 };
 pub use mounts::{CreateMount, Mount, Unmount};
+pub use notify::{
+    AddNotify, DeleteNotifyQuery, Hidden, NotifyKind, NotifySettings, NotifySeverity, NotifyTarget,
+    NotifyTest, NotifyTls,
+};
 pub use peers::{Invitation, Invite, Peer, PeerState, RenamePeer};
 pub use plans::{LivePlan, PlanQuery};
 pub use quotas::{Quota, SetQuota};

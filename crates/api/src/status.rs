@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Device, Drill, Export, Follower, Governor, Leftover, Mirror, Mount, Problem, Schedule, Volume};
+use crate::{
+    Device, Drill, Export, Follower, Governor, Leftover, Mirror, Mount, Problem, Schedule, Volume, VolumeRole,
+};
 
 /// A state file of the server that is there and can't be read.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -115,4 +117,23 @@ pub struct Status {
     pub schedules: Vec<Schedule>,
     /// What is wrong, with remedies.
     pub problems: Vec<Problem>,
+    /// Advice that is no problem: all is well without it.
+    #[serde(default)]
+    pub notes: Vec<Problem>,
+}
+
+impl Status {
+    /// Whether data is not served, or is not protected: a volume or a device is out of service or
+    /// damaged, or `cairn mirror check` is critical.
+    pub fn is_critical(&self, problem: &Problem) -> bool {
+        let subject = &problem.subject;
+        let is_hurt = |volume: &Volume| {
+            volume.role == VolumeRole::Unavailable
+                || volume.problem.is_some()
+                || volume.scrub.as_ref().is_some_and(|scrub| !scrub.damaged.is_empty())
+        };
+        self.volumes.iter().any(|volume| volume.name == *subject && is_hurt(volume))
+            || self.devices.iter().any(|device| device.name == *subject && device.problem.is_some())
+            || self.mirrors.iter().any(|mirror| mirror.name == *subject && mirror.check > 1)
+    }
 }

@@ -15,6 +15,7 @@ mod group;
 mod image;
 mod key;
 mod mirror;
+mod notify;
 mod restore;
 mod service;
 mod state;
@@ -31,6 +32,7 @@ pub use image::{
 };
 pub use key::Key;
 pub use mirror::{Compress, Decision, DrillMirror, Link, Mirror};
+pub use notify::{AddNotify, Notify, NotifyKind, NotifySettings, NotifySeverity, NotifyTls, SetNotify};
 pub use restore::Restore;
 pub use service::{ConfigFile, InstallService, Serve, Service};
 pub use state::StateFile;
@@ -188,6 +190,9 @@ pub enum Command {
     /// Create and show key files, which encrypted buckets need
     #[command(subcommand)]
     Key(Key),
+    /// Send problems to people: mail, webhooks, commands and pings
+    #[command(subcommand)]
+    Notify(Notify),
     /// Record, import, analyse, replay and generate traces of devices
     #[command(subcommand)]
     Trace(Trace),

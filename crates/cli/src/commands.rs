@@ -14,6 +14,7 @@ mod key;
 mod lun;
 mod mirror;
 mod mount;
+mod notify;
 mod peer;
 mod quota;
 mod restore;
@@ -68,6 +69,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Audit(command) => access::run_audit(&command, client, output),
         Command::Bucket(command) => bucket::run(command, client, output),
         Command::Key(_) => key::list(client, output),
+        Command::Notify(command) => notify::run(command, client, output),
         Command::Trace(Trace::Record(asked)) => trace::run_record(&asked, client, output),
         Command::Trace(Trace::List) => trace::list_recordings(client, output),
         Command::Plan(asked) => trace::run_live_plan(&asked, client, output),

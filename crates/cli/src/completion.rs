@@ -111,6 +111,7 @@ enum Kind {
     /// A mirror of a volume here, by the name of its peer.
     Follower,
     Bucket,
+    Notify,
 }
 
 /// The word to complete, and the server that has the names.
@@ -177,7 +178,9 @@ fn kind(path: &[&str], argument: &str) -> Option<Kind> {
         (["dump"] | ["image", "dump"], "name") => Kind::Tree,
         (["volume", "create"] | ["clone", "create"] | ["group", "create"], "name") => return None,
         (["group", "create"], "volumes") => Kind::Volume,
-        (["mirror", "create"], _) | (["device", "adopt"], _) | (["bucket", "add"], _) => return None,
+        (["mirror", "create"], _) | (["device", "adopt"], _) | (["bucket" | "notify", "add"], _) => {
+            return None;
+        }
         (["volume", "open"], _) => return None,
         (["volume", _], "name") => Kind::Volume,
         (["lun", "create"], "name") => Kind::NewLun,
@@ -195,6 +198,7 @@ fn kind(path: &[&str], argument: &str) -> Option<Kind> {
         (["mirror", "resync" | "failback"], "name") => Kind::Volume,
         (["mirror", _], "name") => Kind::Mirror,
         (["bucket", _] | ["bucket", "key", _], "name") => Kind::Bucket,
+        (["notify", _], "name") => Kind::Notify,
         _ => return None,
     };
     Some(kind)
@@ -287,6 +291,10 @@ fn known(kind: Kind, typed: &str, client: &Client) -> Result<BTreeSet<String>, a
         Kind::Bucket => {
             let buckets: Vec<api::Bucket> = client.get("/v1/buckets")?;
             buckets.into_iter().map(|bucket| bucket.name).collect()
+        }
+        Kind::Notify => {
+            let targets: Vec<api::NotifyTarget> = client.get("/v1/notify")?;
+            targets.into_iter().map(|target| target.name).collect()
         }
     })
 }

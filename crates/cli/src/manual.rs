@@ -11,7 +11,7 @@ use crate::arguments::Arguments;
 type Examples = &'static [(&'static str, &'static str)];
 
 /// The examples, by command.
-pub const EXAMPLES: [(&str, Examples); 21] = [
+pub const EXAMPLES: [(&str, Examples); 22] = [
     (
         "cairn",
         &[
@@ -77,6 +77,20 @@ pub const EXAMPLES: [(&str, Examples); 21] = [
             "Keep a day of hours and a month of days",
             "cairn snapshot schedule set vol0 hourly --every 1h --keep-hourly 24 --keep-daily 30",
         )],
+    ),
+    (
+        "cairn notify add",
+        &[
+            (
+                "Send mails, with the password in a file",
+                "cairn notify add ops mail --smtp smtp.example.org --user cairn --secret-file smtp.password --to ops@example.org",
+            ),
+            ("Post to Slack, with the address in a file", "cairn notify add chat slack --url-file slack.url"),
+            (
+                "Alarm elsewhere when this server falls silent",
+                "cairn notify add alive ping --url-file ping.url --every 5m",
+            ),
+        ],
     ),
     (
         "cairn clone create",

@@ -18,6 +18,7 @@ mod guests;
 mod images;
 mod mirrors;
 mod mounts;
+mod notify;
 mod page;
 mod plans;
 mod quotas;
@@ -80,6 +81,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(quotas::routes())
         .merge(groups::routes())
         .merge(buckets::routes())
+        .merge(notify::routes())
         .merge(recordings::routes())
         .merge(plans::routes())
         .merge(tokens::routes())
@@ -123,6 +125,7 @@ fn router(server: Arc<Server>, elsewhere: bool) -> Router {
         true => router
             .layer(axum::middleware::from_fn(drills::refuse_commands))
             .layer(axum::middleware::from_fn(mounts::refuse_from_afar))
+            .layer(axum::middleware::from_fn(notify::refuse_from_afar))
             .layer(axum::middleware::from_fn(devices::refuse_paths)),
     };
     router

@@ -20,6 +20,7 @@ mod groups;
 mod http;
 mod mirrors;
 mod names;
+mod notify;
 mod peers;
 mod schedules;
 mod state;

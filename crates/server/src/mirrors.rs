@@ -38,6 +38,7 @@ use crate::work::background;
 use crate::work::jobs::{Jobs, Progress};
 
 mod allowing;
+mod apart;
 mod closed;
 mod commands;
 mod consent;
@@ -64,6 +65,7 @@ pub(crate) mod serving;
 mod show;
 mod spread;
 pub(crate) mod transfer;
+mod unchecked;
 mod unread;
 mod verify;
 mod when;
@@ -312,7 +314,9 @@ impl Mirrors {
             let message = shown.problem.map_or(shown.reason, |problem| problem.message);
             Some(api::Problem { subject: shown.name, message, next })
         };
-        self.all().iter().filter_map(problem).collect()
+        let mut problems: Vec<api::Problem> = self.all().iter().filter_map(problem).collect();
+        problems.extend(self.clock_problems());
+        problems
     }
 
     /// Starts the thread that begins updates when they are due.

@@ -31,6 +31,8 @@ use timetable::Timetable;
 
 /// How often the thread looks whether something is due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A run that is due for so long, and has not begun, is a problem.
+const LATE: Duration = Duration::from_secs(300);
 /// How long the end of the server waits for a disk that is being opened, and how often it looks.
 const OPENING_PATIENCE: Duration = Duration::from_secs(3);
 const OPENING_PAUSE: Duration = Duration::from_millis(10);
@@ -143,6 +145,14 @@ impl Schedules {
             tracing::warn!(volume, %error, "could not save that schedules count from now");
         }
     }
+}
+
+/// By how many milliseconds a run that was due at `next_ms` is late, if that is a problem. After a
+/// start, and after the clock was set, a run gets a while.
+pub(crate) fn late_by(next_ms: Option<u64>, now_ms: u64, uptime: Duration) -> Option<u64> {
+    let by_ms = now_ms.checked_sub(next_ms?)?;
+    let late_ms = LATE.as_millis() as u64;
+    (by_ms >= late_ms && uptime >= LATE).then_some(by_ms)
 }
 
 /// By how much a clock was set back, for people: in its largest unit, rounded down.

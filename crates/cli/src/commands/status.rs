@@ -66,19 +66,23 @@ fn people(status: &api::Status) -> String {
     }
     if !status.problems.is_empty() {
         let line = |problem: &api::Problem| {
-            let mark = if is_grave(problem, status) { "CRITICAL " } else { "" };
+            let mark = if status.is_critical(problem) { "CRITICAL " } else { "" };
             format!("{mark}{}: {}\n  next: {}", problem.subject, problem.message, problem.next)
         };
         part("PROBLEMS", status.problems.iter().map(line).collect::<Vec<_>>().join("\n"));
     } else {
         part("PROBLEMS", "none".to_owned());
     }
+    if !status.notes.is_empty() {
+        let line = |note: &api::Problem| format!("{}: {}\n  next: {}", note.subject, note.message, note.next);
+        part("NOTES", status.notes.iter().map(line).collect::<Vec<_>>().join("\n"));
+    }
     text.trim_end().to_owned()
 }
 
 /// One line: all is well, or the number of problems and their severity.
 fn headline(status: &api::Status) -> String {
-    let grave = status.problems.iter().filter(|problem| is_grave(problem, status)).count();
+    let grave = status.problems.iter().filter(|problem| status.is_critical(problem)).count();
     let of = |count: usize| if count == 1 { "1 problem".to_owned() } else { format!("{count} problems") };
     match (status.problems.len(), grave) {
         (0, _) => "OK: no problems".to_owned(),
@@ -86,20 +90,6 @@ fn headline(status: &api::Status) -> String {
         (all, grave) if all == grave => format!("CRITICAL: {}", of(all)),
         (all, grave) => format!("CRITICAL: {}, {grave} of them critical", of(all)),
     }
-}
-
-/// Data is not served, or is not protected: a volume or a device is out of service or damaged, or
-/// `cairn mirror check` is critical.
-fn is_grave(problem: &api::Problem, status: &api::Status) -> bool {
-    let subject = &problem.subject;
-    let is_hurt = |volume: &api::Volume| {
-        volume.role == api::VolumeRole::Unavailable
-            || volume.problem.is_some()
-            || volume.scrub.as_ref().is_some_and(|scrub| !scrub.damaged.is_empty())
-    };
-    status.volumes.iter().any(|volume| volume.name == *subject && is_hurt(volume))
-        || status.devices.iter().any(|device| device.name == *subject && device.problem.is_some())
-        || status.mirrors.iter().any(|mirror| mirror.name == *subject && mirror.check > 1)
 }
 
 /// The file systems that hold volumes, and the space left on them.

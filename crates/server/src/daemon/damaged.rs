@@ -30,7 +30,7 @@ use crate::error::ServerError;
 use crate::exports::{access, mounts};
 use crate::mirrors::{drills, followers, governor};
 use crate::schedules::hooks;
-use crate::{buckets, devices, groups, mirrors, names, peers, schedules, state, volumes};
+use crate::{buckets, devices, groups, mirrors, names, notify, peers, schedules, state, volumes};
 
 mod commands;
 
@@ -105,7 +105,7 @@ const fn kind(
 }
 
 /// All of them, except the identity of the server and its token, which are not documents.
-const KINDS: [Kind; 19] = [
+const KINDS: [Kind; 21] = [
     kind(
         Place::Server,
         "peers.json",
@@ -161,6 +161,20 @@ const KINDS: [Kind; 19] = [
         check::<tokens::TokensDocument>,
         "CRITICAL: the tokens of the API are unknown, so none is accepted over TCP; the control socket works",
         "all tokens: create them again with `cairn token create`; the token in `http-token` is accepted again, even if it was revoked",
+    ),
+    kind(
+        Place::Server,
+        "notify.json",
+        check::<notify::NotifyDocument>,
+        "no notification is sent, and no target can be added, changed or deleted",
+        "all notification targets: add each again with `cairn notify add`",
+    ),
+    kind(
+        Place::Server,
+        "notify.desks.json",
+        check::<notify::DesksDocument>,
+        "no notification is sent, and no target can be added, changed or deleted",
+        "the messages that wait, and the list of problems that were sent: present problems are sent once more",
     ),
     Kind {
         file: "",

@@ -15,6 +15,8 @@
 //! DIR/authority.pem              the key and root of the authority that issues certificates for clients
 //! DIR/tokens.json                the other tokens: roles, volumes, and a digest of each
 //! DIR/audit.jsonl                changes and refused tries by actor; older lines in audit.jsonl.N
+//! DIR/notify.json                targets of notifications, with their secrets
+//! DIR/notify.desks.json          the problems that each target was sent, and messages that wait
 //! DIR/devices/NAME.json           where an adopted device and its history are, and its views
 //! DIR/devices/NAME.seen           the end of its history when the server last looked
 //! DIR/devices/NAME@CLONE.store    the blocks that were written to a clone

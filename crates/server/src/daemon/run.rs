@@ -26,6 +26,7 @@ use crate::daemon::config::Config;
 use crate::daemon::damaged::Unknown;
 use crate::daemon::data_dir::{DataDir, guard};
 use crate::daemon::error::DaemonError;
+use crate::daemon::home::Home;
 use crate::daemon::live::Live;
 use crate::daemon::memory::GivingBack;
 use crate::daemon::server::Server;
@@ -46,6 +47,8 @@ use crate::mirrors::drills::{DrillSchedule, Drills};
 use crate::mirrors::followers::Followers;
 use crate::mirrors::serving::Source;
 use crate::mirrors::{Mirrors, Schedule, Surroundings};
+use crate::notify::Notify;
+use crate::notify::watch::Watcher;
 use crate::peers::Peers;
 use crate::peers::identity::Identity;
 use crate::schedules::runner::Runner;
@@ -107,6 +110,8 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         tokens,
         audit,
         certificates,
+        notify: Arc::new(Notify::open(data.path(), clock.clone())),
+        home: Home::default(),
         groups,
         changed: LastAnswer::default(),
         browsing: Browsing::default(),
@@ -349,6 +354,7 @@ struct Background {
     watch: Watch,
     giving_back: GivingBack,
     certificates: Watching,
+    notifications: Watcher,
 }
 
 impl Background {
@@ -383,6 +389,7 @@ impl Background {
             watch: server.mounts.watch()?,
             giving_back: GivingBack::start()?,
             certificates: server.certificates.watch()?,
+            notifications: Watcher::start(server)?,
         })
     }
 
@@ -391,7 +398,7 @@ impl Background {
             source.end();
         }
         drop((self.schedule, self.snapshots, self.drills));
-        drop((self.watch, self.giving_back, self.certificates));
+        drop((self.watch, self.giving_back, self.certificates, self.notifications));
     }
 }
 

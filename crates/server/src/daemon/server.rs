@@ -16,6 +16,7 @@ use crate::buckets::Buckets;
 use crate::certificates::Certificates;
 use crate::daemon::damaged::Unknown;
 use crate::daemon::data_dir::DataDir;
+use crate::daemon::home::Home;
 use crate::daemon::live::Live;
 use crate::devices::Devices;
 use crate::dumps::handover::Handover;
@@ -29,6 +30,7 @@ use crate::groups::Groups;
 use crate::mirrors::Mirrors;
 use crate::mirrors::drills::Drills;
 use crate::mirrors::followers::{Followers, crowded, nearly_too_many_held};
+use crate::notify::Notify;
 use crate::peers::Peers;
 use crate::peers::identity::Identity;
 use crate::volumes::Volumes;
@@ -56,6 +58,8 @@ pub(crate) struct Server {
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) audit: Arc<Audit>,
     pub(crate) certificates: Arc<Certificates>,
+    pub(crate) notify: Arc<Notify>,
+    pub(crate) home: Home,
     pub(crate) changed: LastAnswer,
     pub(crate) browsing: Browsing,
     pub(crate) live: Live,
@@ -102,6 +106,8 @@ impl Server {
         problems.extend(self.schedule_problems());
         problems.extend(self.state_problems());
         problems.extend(self.access_problems());
+        problems.extend(self.home.problem(self.data.path()));
+        problems.extend(self.notify.problems());
         let exports = self.exports();
         problems.extend(self.target_problems(&exports));
         problems.extend(self.exposure_problems(&exports));
@@ -115,7 +121,7 @@ impl Server {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             data: self.data.path().display().to_string(),
             pid: std::process::id(),
-            uptime_ms: self.clock.monotonic().saturating_sub(self.started).as_millis() as u64,
+            uptime_ms: self.uptime().as_millis() as u64,
             memory_bytes: resident_bytes().unwrap_or(0),
             cache_bytes: self.volumes.cache_bytes(),
             consistency_points: self
@@ -141,7 +147,13 @@ impl Server {
             mounts: self.mounts.list(),
             schedules: self.all_schedules(),
             problems,
+            notes: self.unchecked_mirrors(),
         }
+    }
+
+    /// The time since the start.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.clock.monotonic().saturating_sub(self.started)
     }
 
     /// The data directory, absolute.

@@ -18,7 +18,7 @@ use crate::mirrors::error::MirrorsError;
 use crate::mirrors::transfer;
 use crate::names;
 use crate::schedules::timetable::Timetable;
-use crate::schedules::{put_back, timetable};
+use crate::schedules::{late_by, put_back, timetable};
 use crate::volumes::snapshots::named;
 use crate::work::aside::Aside;
 
@@ -483,6 +483,13 @@ impl Server {
                 format!(
                     "check the clock of this machine; the next run ends this message: `cairn group show {name}`"
                 ),
+            );
+        }
+        let now_ms = self.clock.now().0 / 1_000_000;
+        if let Some(by_ms) = late_by(group.next_ms, now_ms, self.uptime()) {
+            tell(
+                format!("its schedule is late by {}", put_back(Some(by_ms))),
+                "an earlier snapshot or the hooks of a volume may hang: see the log of the server".to_owned(),
             );
         }
         if let Some(problem) = &group.problem {

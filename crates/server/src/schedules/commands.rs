@@ -10,8 +10,8 @@ use chrono_tz::Tz;
 use crate::daemon::server::Server;
 use crate::error::ServerError;
 use crate::schedules::{
-    NAMES_TRIED, Plan, TIME_FORMAT, check_label, plan_of, put_back, simulated, snapshots_of, superfluous,
-    timetable,
+    NAMES_TRIED, Plan, TIME_FORMAT, check_label, late_by, plan_of, put_back, simulated, snapshots_of,
+    superfluous, timetable,
 };
 use crate::volumes::open::OpenVolume;
 use crate::volumes::snapshots::named;
@@ -194,6 +194,7 @@ impl Server {
     /// The problems of schedules.
     pub(crate) fn schedule_problems(&self) -> Vec<api::Problem> {
         let mut problems = Vec::new();
+        let (now_ms, uptime) = (self.now_ms(), self.uptime());
         for open in self.volumes.all() {
             let plans = open.schedules.plans.lock();
             let failed = plans.iter().filter_map(|plan| Some((plan, plan.problem.as_ref()?)));
@@ -201,6 +202,16 @@ impl Server {
                 subject: open.name.clone(),
                 message: format!("the last snapshot of schedule {} failed: {problem}", plan.label),
                 next: format!("it is tried again; see `cairn snapshot schedule list {}`", open.name),
+            }));
+            let late = plans.iter().filter(|_| !open.is_destination());
+            let late = late.filter_map(|plan| Some((plan, late_by(plan.next_ms(now_ms), now_ms, uptime)?)));
+            problems.extend(late.map(|(plan, by_ms)| api::Problem {
+                subject: open.name.clone(),
+                message: format!("schedule {} is late by {}", plan.label, put_back(Some(by_ms))),
+                next: format!(
+                    "an earlier snapshot or its hooks may hang: see `cairn volume hooks {}` and the log of the server",
+                    open.name
+                ),
             }));
             let put_back_ones = plans.iter().filter(|plan| plan.put_back_ms.is_some());
             problems.extend(put_back_ones.map(|plan| api::Problem {

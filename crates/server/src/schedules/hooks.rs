@@ -9,28 +9,25 @@
 //! with hooks are made one at a time. Those of mirror updates, schedules, dumps and owners run the
 //! hooks; those in a change of roles do not.
 
-use std::fs;
-use std::io::{PipeReader, Read};
-use std::os::unix::process::CommandExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cairn_api as api;
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::data_dir::guard;
 use crate::error::ServerError;
 use crate::peers::token::random_name;
 use crate::schedules::error::SchedulesError;
 use crate::state;
 use crate::state::Unread;
+use crate::work::programs;
+use crate::work::programs::{LOOK_EVERY, Said, end, processes_with};
 
 mod commands;
 
@@ -38,18 +35,8 @@ mod commands;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest possible time limit: writes may be held back during all of it.
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
-/// Wait for the end of a killed command. One that waits in the kernel, as for a file system that it
-/// has frozen itself, may end only after the next command has run.
-const END_PATIENCE: Duration = Duration::from_secs(1);
 /// Time left for a command after a snapshot when the server stops.
 const AT_THE_END: Duration = Duration::from_secs(10);
-/// Bytes of a command's output that are kept: its end.
-const SAID_MAX: usize = 1024;
-/// Wait for the output of a command after its end: processes that it left running may hold its
-/// output open for ever.
-const SAID_PATIENCE: Duration = Duration::from_millis(200);
-/// Interval at which a running command is checked.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The content of `hooks.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -314,57 +301,7 @@ impl Hooks {
 }
 
 fn start(volume: &str, which: &str, run: &str, text: &str) -> std::io::Result<(Child, Said)> {
-    let (reader, writer) = std::io::pipe()?;
-    let said = Said::read(reader)?;
-    let mut command = Command::new("/bin/sh");
-    command
-        .arg("-c")
-        .arg(guard::shell_text(text))
-        .env("CAIRN_VOLUME", volume)
-        .env("CAIRN_HOOK", which)
-        .env(RUN, run);
-    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
-    // This side's ends of the pipe go with `command`.
-    Ok((command.spawn()?, said))
-}
-
-/// The end of a command's output. It is read as long as any process that the command has started
-/// may write, as a full pipe would block that.
-struct Said {
-    end: Arc<Mutex<Vec<u8>>>,
-    reading: JoinHandle<()>,
-}
-
-impl Said {
-    fn read(mut from: PipeReader) -> std::io::Result<Self> {
-        let end = Arc::new(Mutex::new(Vec::new()));
-        let shared = end.clone();
-        let read = move || {
-            let mut buffer = [0; SAID_MAX];
-            while let Ok(count @ 1..) = from.read(&mut buffer) {
-                let mut end = shared.lock();
-                end.extend_from_slice(&buffer[..count]);
-                let surplus = end.len().saturating_sub(SAID_MAX);
-                end.drain(..surplus);
-            }
-        };
-        let reading = std::thread::Builder::new().name("hook".to_owned()).spawn(read)?;
-        Ok(Self { end, reading })
-    }
-
-    /// Its last line, as the end of a sentence.
-    fn last(&self) -> String {
-        let until = Instant::now() + SAID_PATIENCE;
-        while !self.reading.is_finished() && Instant::now() < until {
-            std::thread::sleep(LOOK_EVERY);
-        }
-        let end = self.end.lock();
-        let text = String::from_utf8_lossy(&end);
-        match text.lines().map(str::trim).rfind(|line| !line.is_empty()) {
-            Some(line) => format!("; it said: {line}"),
-            None => String::new(),
-        }
-    }
+    programs::start(text, &[("CAIRN_VOLUME", volume), ("CAIRN_HOOK", which), (RUN, run)], None)
 }
 
 /// The running processes that commands of this run have started, as far as this server may inspect
@@ -374,42 +311,6 @@ fn started_by(run: &str) -> Vec<Pid> {
         return Vec::new();
     }
     processes_with(RUN, |value| value == run.as_bytes())
-}
-
-/// The processes whose initial environment has this variable with a matching value, except this
-/// one, as far as it may inspect them.
-pub(crate) fn processes_with(variable: &str, is_it: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
-    let has_it = |entry: &[u8]| {
-        let value = entry.strip_prefix(variable.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
-        value.is_some_and(&is_it)
-    };
-    let of = |process: fs::DirEntry| {
-        let pid = process.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
-        // It is empty for a zombie.
-        let environment = fs::read(Path::new(&process.path()).join("environ")).ok()?;
-        let is_other = pid != rustix::process::getpid();
-        (is_other && environment.split(|byte| *byte == 0).any(has_it)).then_some(pid)
-    };
-    fs::read_dir("/proc").map(|all| all.flatten().filter_map(of).collect()).unwrap_or_default()
-}
-
-/// Kills a command and all processes that it has started. False if it does not end for now: a
-/// separate thread waits for it.
-pub(crate) fn end(mut child: Child) -> bool {
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        let _ = kill_process_group(group, Signal::KILL);
-    }
-    let until = Instant::now() + END_PATIENCE;
-    while matches!(child.try_wait(), Ok(None)) {
-        if Instant::now() >= until {
-            // Without a thread for it, the zombie stays until the server exits.
-            let wait = move || drop(child.wait());
-            drop(std::thread::Builder::new().name("hook".to_owned()).spawn(wait));
-            return false;
-        }
-        std::thread::sleep(LOOK_EVERY);
-    }
-    true
 }
 
 #[cfg(test)]

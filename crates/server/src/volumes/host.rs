@@ -10,6 +10,7 @@ use cairn_api::{self as api, ErrorKind};
 use cairn_history::FloorPolicy;
 
 use super::host_room::is_low;
+use crate::daemon::home::is_nearly_full;
 use crate::error::ServerError;
 use crate::volumes::error::VolumesError;
 use crate::volumes::open::OpenVolume;
@@ -61,7 +62,10 @@ impl OpenVolume {
             let error = self.no_room_below();
             return Some(api::Problem { subject, message: error.to_string(), next: error.next() });
         }
-        let room = self.host_room().filter(is_low)?;
+        let room = self.host_room()?;
+        if !is_low(&room) {
+            return nearly_full(subject, &room);
+        }
         let (free, more) =
             (cairn_base::ByteSize(room.free_bytes), cairn_base::ByteSize(room.unwritten_bytes));
         let place = room.path;
@@ -77,4 +81,19 @@ impl OpenVolume {
             ),
         })
     }
+}
+
+/// The problem that the file system of a volume is nearly full, although the volume takes no more
+/// of it: all else there needs space too.
+fn nearly_full(subject: String, room: &api::HostRoom) -> Option<api::Problem> {
+    if !is_nearly_full(room.free_bytes, room.size_bytes) {
+        return None;
+    }
+    let (free, size) = (cairn_base::ByteSize(room.free_bytes), cairn_base::ByteSize(room.size_bytes));
+    let place = &room.path;
+    Some(api::Problem {
+        subject,
+        message: format!("the file system of its files ({place}) is nearly full: {free} of {size} is free"),
+        next: format!("free space in {place}, or enlarge it"),
+    })
 }

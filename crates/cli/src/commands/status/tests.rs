@@ -53,6 +53,7 @@ fn status(problems: &[&str]) -> api::Status {
         mounts: Vec::new(),
         schedules: Vec::new(),
         problems: problems.collect(),
+        notes: Vec::new(),
     }
 }
 

@@ -175,6 +175,7 @@ impl Server {
             (_, "mounts.json") => self.mounts.read(),
             (_, "buckets.json") => self.buckets.read(),
             (_, "tokens.json") => self.tokens.read(),
+            (_, "notify.json" | "notify.desks.json") => self.notify.read(),
             (_, "volume.json") => {
                 if let Some(open) = self.volumes.open_again(name) {
                     self.take_in_volume(&open);

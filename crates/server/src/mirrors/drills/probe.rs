@@ -15,8 +15,8 @@ use cairn_base::Clock;
 use rustix::process::{Signal, kill_process};
 
 use crate::daemon::data_dir::guard;
-use crate::schedules::hooks;
-use crate::schedules::hooks::processes_with;
+use crate::work::programs;
+use crate::work::programs::processes_with;
 
 /// How often the end of the command is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -75,7 +75,7 @@ impl Probe {
             }
         };
         // Processes that it left running would continue on a removed disk.
-        hooks::end(child);
+        programs::end(child);
         end_left(&self.of.1, Some(&self.of.0));
         Tried { outcome, exit_code, said: tail(&mut log).unwrap_or_default() }
     }

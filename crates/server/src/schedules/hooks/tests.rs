@@ -1,5 +1,6 @@
 //! Commands around a snapshot whose creation panics.
 
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
