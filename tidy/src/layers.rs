@@ -21,7 +21,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["crates/files"],
     &["crates/volume"],
     &["crates/history"],
-    &["crates/proto/nbd", "crates/proto/iscsi"],
+    &["crates/proto/nbd", "crates/proto/iscsi", "crates/proto/nfs"],
     &["crates/format"],
     &["crates/device"],
     &["crates/base"],
