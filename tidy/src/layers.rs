@@ -11,7 +11,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["crates/server"],
     &["crates/web"],
     &["crates/api"],
-    &["crates/frontend/nbd", "crates/frontend/iscsi", "crates/frontend/fuse"],
+    &["crates/frontend/nbd", "crates/frontend/iscsi", "crates/frontend/fuse", "crates/frontend/nfs"],
     &["crates/frontend/session", "crates/frontend/fuse-ring"],
     &["crates/mirror"],
     &["crates/bucket"],
