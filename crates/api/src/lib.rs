@@ -27,6 +27,7 @@ mod jobs;
 mod luns;
 mod mirrors;
 mod mounts;
+mod nfs;
 mod peers;
 mod plans;
 mod quotas;
@@ -81,6 +82,7 @@ pub use mirrors::{
     UpdatePrice, UpdateRequest,
 };
 pub use mounts::{CreateMount, Mount, Unmount};
+pub use nfs::{NfsExport, NfsSquash, RemoveNfs, SetNfs};
 pub use peers::{Invitation, Invite, Peer, PeerState, RenamePeer};
 pub use plans::{LivePlan, PlanQuery};
 pub use quotas::{Quota, SetQuota};

@@ -34,6 +34,7 @@ pub(crate) mod changed;
 mod commands;
 pub(crate) mod error;
 pub(crate) mod mounts;
+pub(crate) mod nfs;
 pub(crate) mod plans;
 pub(crate) mod quotas;
 pub(crate) mod recordings;

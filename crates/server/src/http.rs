@@ -16,6 +16,7 @@ mod guests;
 mod images;
 mod mirrors;
 mod mounts;
+mod nfs;
 mod plans;
 mod quotas;
 mod recordings;
@@ -68,6 +69,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(clones::routes())
         .merge(drills::routes())
         .merge(mounts::routes())
+        .merge(nfs::routes())
         .merge(dumps::routes())
         .merge(quotas::routes())
         .merge(groups::routes())

@@ -43,7 +43,7 @@ fn changed<T, E>(outcome: Result<(T, Arc<Tree>), E>, reply: impl FnOnce(Result<T
 /// A change that failed.
 type Change<T> = Result<(T, Arc<Tree>), Failed<Wcc>>;
 
-/// The failure of a change, with the attributes of what stays.
+/// The failure of a change, with the attributes that stay.
 fn fail(node: &Node, before: WccAttributes) -> impl Fn(Status) -> Failed<Wcc> + '_ {
     move |status| Failed { status, rest: node.wcc(before) }
 }

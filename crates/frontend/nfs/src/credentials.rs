@@ -26,7 +26,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The user and the group `nobody` of most systems.
+    /// The anonymous user and group of most systems.
     pub const NOBODY: (u32, u32) = (65_534, 65_534);
 }
 

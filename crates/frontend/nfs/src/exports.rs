@@ -31,7 +31,7 @@ pub trait Export: Send + Sync {
     /// The files that it shows now.
     ///
     /// # Errors
-    /// [`Unavailable`]; the client is told to try again.
+    /// [`Unavailable`]; the client gets an error after which it tries again.
     fn view(&self) -> Result<Arc<View>, Unavailable>;
 }
 

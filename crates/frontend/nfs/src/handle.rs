@@ -1,4 +1,4 @@
-//! File handles: what a client keeps of a file, and sends with every request.
+//! File handles, which a client keeps for each file and sends with every request.
 //!
 //! A handle names a file by numbers that stay the same over restarts of the server, and at a mirror
 //! of the volume. The server keeps no table of handles. A client could make up numbers, and reach

@@ -17,7 +17,7 @@
 //! - A listing continues after a cookie whatever names come and go, and after a restart.
 //! - Below `.snapshot` each directory shows its past, which does not change.
 //!
-//! What it does not do: locks (NLM), other versions, Kerberos. The server checks permissions by the
+//! It has no locks (NLM), no other versions and no Kerberos. The server checks permissions by the
 //! user and the groups that the client's machine claims.
 
 mod attributes;

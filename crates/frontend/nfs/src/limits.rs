@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cairn_frontend_session::limits::WINDOW_BYTES_MIN;
 
-/// Most bytes of a READ or WRITE; a client is told so and asks for no more. It is the window of a
+/// Most bytes of a READ or WRITE; FSINFO reports it to clients. It is the window of a
 /// session when memory is short, so that each session can have one request in work.
 pub(crate) const TRANSFER_BYTES_MAX: u32 = 256 << 10;
 

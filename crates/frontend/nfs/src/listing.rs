@@ -1,8 +1,8 @@
 //! READDIR and READDIRPLUS.
 //!
 //! The cookie of a name is its key in the directory, which it keeps as long as it exists. So a
-//! listing continues after any cookie, whatever changed since, and the verifier of cookies is always
-//! zero. In a `.snapshot` the cookie of a snapshot is made of its number.
+//! listing continues after any cookie, whatever changed since, and the verifier of cookies is
+//! always zero. In a `.snapshot` the cookie of a snapshot is made of its number.
 
 use std::sync::Arc;
 

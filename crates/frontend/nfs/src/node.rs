@@ -56,9 +56,9 @@ impl Request<'_> {
     /// The file of a handle.
     ///
     /// # Errors
-    /// [`Status::BadHandle`] for one that this server did not make; [`Status::Stale`] if its file,
-    /// snapshot or export is gone; [`Status::Access`] for a client in no network of the export;
-    /// [`Status::Jukebox`] while the volume shows nothing; damage.
+    /// [`Status::BadHandle`] for one without the form of a handle. [`Status::Stale`] if its file,
+    /// snapshot or export is gone, or if the key of no export fits. [`Status::Access`] for a client
+    /// in no network of the export. [`Status::Jukebox`] while the volume shows nothing; damage.
     pub(crate) fn node(&self, handle: &Handle) -> Result<Node, Status> {
         let Some(unverified) = FileRef::open(handle) else {
             self.warnings.invalid_handle(self.client);
@@ -79,14 +79,14 @@ impl Request<'_> {
                 return self.find(export.clone(), view, at);
             }
         }
-        match (is_known, is_unavailable) {
-            (_, true) => Err(Status::Jukebox),
-            (true, false) => {
-                self.warnings.invalid_handle(self.client);
-                Err(Status::BadHandle)
-            }
-            (false, false) => Err(Status::Stale),
+        if is_unavailable {
+            return Err(Status::Jukebox);
         }
+        // A client made it up, or its export has ended and another one shows the same files.
+        if is_known {
+            self.warnings.invalid_handle(self.client);
+        }
+        Err(Status::Stale)
     }
 
     fn find(&self, export: Arc<dyn Export>, view: Arc<View>, at: FileRef) -> Result<Node, Status> {

@@ -21,7 +21,7 @@ use crate::limits::{CLIENTS_KEPT, REPEAT_PATIENCE, REPLIES_KEPT};
 /// A request: its number, and the checksum of its bytes.
 type Number = (u32, [u8; 16]);
 
-/// What is known of a request.
+/// The state of a request.
 #[derive(Clone)]
 enum State {
     Begun,
@@ -50,7 +50,7 @@ pub(crate) struct Replies {
     changed: Condvar,
 }
 
-/// What to do with a request.
+/// How a request is handled.
 pub(crate) enum Claim {
     /// Execute it, and complete the ticket.
     Mine(Ticket),

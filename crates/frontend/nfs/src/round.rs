@@ -23,7 +23,7 @@ use crate::server::Shared;
 /// Zeroes for the padding after data.
 const ZEROES: [u8; 4] = [0; 4];
 
-/// What a request was, for the counts of a session.
+/// A finished request, for the counts of a session.
 struct Counted {
     kind: Kind,
     bytes: u64,
@@ -39,7 +39,7 @@ struct Late {
     ticket: Option<Ticket>,
 }
 
-/// What happened to a record.
+/// The outcome for a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// It was executed, or refused.

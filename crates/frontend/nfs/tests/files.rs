@@ -5,7 +5,7 @@ mod harness;
 use std::collections::BTreeSet;
 
 use cairn_files::{New, SetXattr};
-use cairn_frontend_nfs::{Rules, Squash};
+use cairn_frontend_nfs::{Rules, ServerOptions, Squash};
 use cairn_proto_nfs::rpc::{self, Credential};
 use cairn_proto_nfs::*;
 use harness::client::{Client, at, mode, user};
@@ -205,7 +205,7 @@ fn permissions_are_those_of_the_user_and_its_groups() {
     assert_eq!(stranger.remove(&root, b"of-alice").unwrap_err(), Status::Access);
     assert_eq!(stranger.rename(at(&root, b"of-alice"), at(&root, b"mine")).unwrap_err(), Status::Access);
 
-    // Root of a client is nobody on a squashed export, and its group gives no rights either.
+    // Root of a client is an anonymous user on a squashed export, and its group gives no rights.
     let mut squashed = running.client();
     let other_root = squashed.mount("/squashed").unwrap();
     let of_root = root_user.create(&root, b"of-root").unwrap();
@@ -549,4 +549,25 @@ fn many_clients_write_at_once() {
     let mut client = running.client();
     assert_eq!(client.list(&root).unwrap().len(), 8);
     assert_eq!(running.server.totals()["/v"].written_bytes, 8 * 20 * 10_000);
+}
+
+#[test]
+fn strangers_take_no_places_of_clients() {
+    let scene = Scene::new();
+    let options = ServerOptions { max_handshakes: 4, max_sessions: 2, ..ServerOptions::default() };
+    let running = scene.serve_with(vec![scene.whole()], options);
+    let mut first = running.client();
+    let root = first.mount("/v").unwrap();
+    first.stat(&root).unwrap();
+    let silent: Vec<Client> = (0..8).map(|_| running.client()).collect();
+    let mut second = running.client();
+    second.stat(&root).unwrap();
+    assert_eq!(running.server.sessions().len(), 2);
+    // There is no session for a third one, whose connection is closed after the first answer.
+    let mut third = running.client();
+    third.stat(&root).unwrap();
+    assert_eq!(third.receive(), None);
+    drop(silent);
+    first.stat(&root).unwrap();
+    second.stat(&root).unwrap();
 }

@@ -1,6 +1,6 @@
 //! The arguments of the procedures (RFC 1813, section 3.3).
 
-use crate::types::{DeviceNumbers, Handle, Kind, SetAttributes, Stable, Time, Verifier};
+use crate::attributes::{DeviceNumbers, Handle, Kind, SetAttributes, Stable, Time, Verifier};
 use crate::xdr::{Malformed, Reader, Xdr, xdr_struct};
 
 xdr_struct! {
@@ -53,7 +53,7 @@ impl<'a> Xdr<'a> for CreateHow {
     }
 }
 
-/// What MKNOD makes.
+/// The file that MKNOD makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MakeNode {
     /// The kind.
@@ -217,7 +217,7 @@ calls! {
     11 MkNod {
         /// Its name.
         place: Place<'a>,
-        /// What it is.
+        /// Its kind and attributes.
         node: MakeNode,
     }
     /// Removes a name of a file that is not a directory.

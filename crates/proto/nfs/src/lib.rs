@@ -11,6 +11,7 @@
 //! - Names are bytes here. The front end decides which of them are valid.
 //! - Decoding a value that was encoded gives the same value.
 
+mod attributes;
 mod calls;
 mod mount;
 pub mod record;
@@ -18,18 +19,17 @@ mod replies;
 pub mod rpc;
 #[cfg(test)]
 mod tests;
-mod types;
 mod xdr;
 
+pub use attributes::{
+    Attributes, DeviceNumbers, HANDLE_BYTES_MAX, Handle, Kind, SetAttributes, SetTime, Stable, Status, Time,
+    VERIFIER_BYTES, Verifier, Wcc, WccAttributes, access,
+};
 pub use calls::{Call, CreateHow, MakeNode, Place};
 pub use mount::{Exported, MOUNT_PATH_BYTES_MAX, MountCall, MountReply, MountStatus, Mounted};
 pub use replies::{
     Accessed, Committed, DirectoryEntry, Failed, FileSystemInfo, FileSystemSpace, Found, Linked, Listing,
     Made, Outcome, PathLimits, PlusEntry, Read, Renamed, Reply, Target, Written, listed_bytes, plus_bytes,
     read_reply_head,
-};
-pub use types::{
-    Attributes, DeviceNumbers, HANDLE_BYTES_MAX, Handle, Kind, SetAttributes, SetTime, Stable, Status, Time,
-    VERIFIER_BYTES, Verifier, Wcc, WccAttributes, access,
 };
 pub use xdr::{Malformed, padding};

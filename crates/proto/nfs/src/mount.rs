@@ -1,6 +1,6 @@
 //! MOUNT version 3 (RFC 1813, appendix I): from the path of an export to the handle of its root.
 
-use crate::types::Handle;
+use crate::attributes::Handle;
 use crate::xdr::{Malformed, Reader, Xdr, read_list, write_list, xdr_enum, xdr_struct};
 
 /// The longest path of MNT and UMNT.

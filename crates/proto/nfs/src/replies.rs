@@ -1,6 +1,6 @@
 //! The results of the procedures (RFC 1813, section 3.3).
 
-use crate::types::{Attributes, Handle, Stable, Status, Time, Verifier, Wcc};
+use crate::attributes::{Attributes, Handle, Stable, Status, Time, Verifier, Wcc};
 use crate::xdr::{Malformed, Reader, Xdr, padding, read_list, write_list, xdr_struct};
 
 /// A failure, with the attributes that a reply has all the same.

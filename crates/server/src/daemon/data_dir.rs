@@ -10,6 +10,7 @@
 //! DIR/identity.pem               key and certificate
 //! DIR/peers.json                 invitations and pinned peers
 //! DIR/mounts.json                the mounts, to be mounted again
+//! DIR/nfs.json                   the directories that are exported over NFS
 //! DIR/buckets.json               object stores, and the sources of their credentials
 //! DIR/http-token                 the bearer token of the API over TCP, once that was requested
 //! DIR/devices/NAME.json           where an adopted device and its history are, and its views

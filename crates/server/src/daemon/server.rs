@@ -8,6 +8,7 @@ use cairn_api as api;
 use cairn_base::Clock;
 use cairn_frontend_iscsi::IscsiServer;
 use cairn_frontend_nbd::NbdServer;
+use cairn_frontend_nfs::NfsServer;
 
 use crate::buckets::Buckets;
 use crate::daemon::damaged::Unknown;
@@ -18,6 +19,7 @@ use crate::dumps::images::Dumping;
 use crate::exports::access::Access;
 use crate::exports::changed::LastAnswer;
 use crate::exports::mounts::Mounts;
+use crate::exports::nfs::NfsTable;
 use crate::exports::plans::Plans;
 use crate::exports::recordings::Recordings;
 use crate::groups::Groups;
@@ -53,6 +55,8 @@ pub(crate) struct Server {
     pub(crate) iscsi: IscsiServer,
     /// The portals that discovery reports to initiators.
     pub(crate) iscsi_portals: Vec<String>,
+    pub(crate) nfs: NfsServer,
+    pub(crate) nfs_exports: Arc<NfsTable>,
     pub(crate) access: Arc<Access>,
     /// DIR/nbd.sock.
     pub(crate) nbd_socket: PathBuf,
@@ -92,6 +96,7 @@ impl Server {
         problems.extend(self.schedule_problems());
         problems.extend(self.state_problems());
         problems.extend(self.access_problems());
+        problems.extend(self.nfs_problems());
         let exports = self.exports();
         problems.extend(self.target_problems(&exports));
         problems.extend(followers.iter().filter(|follower| follower.over_rpo).map(|follower| api::Problem {
@@ -118,6 +123,7 @@ impl Server {
             mirror_further: self.mirrors.opened().iter().map(ToString::to_string).collect(),
             nbd: self.nbd.addresses().iter().map(ToString::to_string).collect(),
             iscsi: self.iscsi.addresses().to_vec(),
+            nfs: self.nfs.addresses().to_vec(),
             volumes: self.volumes.list(),
             devices: self.list_devices(),
             exports,

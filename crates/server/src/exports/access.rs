@@ -36,7 +36,7 @@ const BLOCK_BYTES: u32 = 512;
 
 /// An address with the length of its network's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Network {
+pub(super) struct Network {
     address: IpAddr,
     prefix: u8,
 }
@@ -63,7 +63,7 @@ impl FromStr for Network {
 }
 
 impl Network {
-    fn holds(self, address: IpAddr) -> bool {
+    pub(super) fn holds(self, address: IpAddr) -> bool {
         match (self.address, address) {
             (IpAddr::V4(network), IpAddr::V4(address)) => {
                 let shift = 32 - u32::from(self.prefix);

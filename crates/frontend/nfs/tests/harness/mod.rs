@@ -114,9 +114,13 @@ impl Scene {
     }
 
     pub fn serve(&self, exports: Vec<TestExport>) -> Running {
+        self.serve_with(exports, ServerOptions::default())
+    }
+
+    pub fn serve_with(&self, exports: Vec<TestExport>, options: ServerOptions) -> Running {
         let exports = TestExports(exports.into_iter().map(Arc::new).collect());
         let listener = Listener::bind("127.0.0.1:0").unwrap();
-        let server = NfsServer::start(vec![listener], Arc::new(exports), ServerOptions::default()).unwrap();
+        let server = NfsServer::start(vec![listener], Arc::new(exports), options).unwrap();
         Running { server }
     }
 }
