@@ -28,6 +28,7 @@ mod jobs;
 mod luns;
 mod mirrors;
 mod mounts;
+mod nfs;
 mod notify;
 mod peers;
 mod plans;
@@ -90,6 +91,7 @@ pub use mirrors::{
     UnlockMirror, UpdatePrice, UpdateRequest,
 };
 pub use mounts::{CreateMount, Mount, Unmount};
+pub use nfs::{NfsExport, NfsSquash, RemoveNfs, SetNfs};
 pub use notify::{
     AddNotify, DeleteNotifyQuery, Hidden, NotifyKind, NotifySettings, NotifySeverity, NotifyTarget,
     NotifyTest, NotifyTls,

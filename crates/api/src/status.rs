@@ -93,6 +93,9 @@ pub struct Status {
     pub nbd: Vec<String>,
     /// Where iSCSI initiators connect.
     pub iscsi: Vec<String>,
+    /// Where NFS clients connect.
+    #[serde(default)]
+    pub nfs: Vec<String>,
     /// The volumes.
     pub volumes: Vec<Volume>,
     /// The adopted devices.

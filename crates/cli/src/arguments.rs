@@ -221,19 +221,50 @@ pub enum Export {
     List,
     /// Show one export: its access, addresses and sessions
     Show {
-        /// VOLUME/LUN, VOLUME@SNAPSHOT/LUN, or an adopted DEVICE
+        /// VOLUME/LUN, VOLUME@SNAPSHOT/LUN, an adopted DEVICE, or VOLUME:/PATH
         name: String,
     },
-    /// Change access to a LUN or adopted device; closes its sessions
+    /// Change access to a disk, or export files over NFS
+    ///
+    /// A change of a disk closes its sessions.
     Set(SetExport),
 }
+
+/// Options that concern disks alone.
+const OF_DISKS: [&str; 8] = [
+    "initiator",
+    "any_initiator",
+    "chap_file",
+    "no_chap",
+    "removable",
+    "no_removable",
+    "block_size",
+    "write_cache",
+];
 
 /// `cairn export set`.
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("changes").required(true).multiple(true)))]
 pub struct SetExport {
-    /// VOLUME/LUN, or an adopted DEVICE
+    /// VOLUME/LUN, an adopted DEVICE, or VOLUME:/PATH for NFS
     pub name: String,
+    /// Export the directory VOLUME:/PATH over NFS, or change its export
+    ///
+    /// VOLUME@SNAPSHOT:/PATH exports the past. The server must listen: `cairn serve --nfs`.
+    #[arg(long, group = "changes", conflicts_with_all = OF_DISKS)]
+    pub nfs: bool,
+    /// End the export of VOLUME:/PATH over NFS
+    #[arg(long, group = "changes", conflicts_with_all = ["nfs", "network", "any_network", "read_only", "no_read_only"])]
+    pub no_nfs: bool,
+    /// Make root of an NFS client an anonymous user (default)
+    #[arg(long, group = "squash", requires = "nfs")]
+    pub root_squash: bool,
+    /// Let root of an NFS client be root
+    #[arg(long, group = "squash", requires = "nfs")]
+    pub no_root_squash: bool,
+    /// Make all users of an NFS client anonymous
+    #[arg(long, group = "squash", requires = "nfs")]
+    pub all_squash: bool,
     /// Allow only this iSCSI initiator; can be repeated
     #[arg(long, value_name = "IQN", group = "changes")]
     pub initiator: Vec<String>,
@@ -245,7 +276,7 @@ pub struct SetExport {
     /// Can be repeated.
     #[arg(long, value_name = "NET", group = "changes")]
     pub network: Vec<String>,
-    /// Allow initiators at any address
+    /// Allow clients at any address
     #[arg(long, conflicts_with = "network", group = "changes")]
     pub any_network: bool,
     /// Require CHAP with the secrets in this file
@@ -264,7 +295,7 @@ pub struct SetExport {
     /// a LUN with initiators or CHAP is not offered over TCP, and others to any client.
     #[arg(long, value_name = "RULE", group = "changes")]
     pub nbd: Vec<String>,
-    /// Refuse writes over iSCSI and NBD
+    /// Refuse writes over iSCSI and NBD, or changes over NFS
     #[arg(long, value_name = "true|false", hide_possible_values = true, num_args = 0..=1, default_missing_value = "true", group = "changes")]
     pub read_only: Option<bool>,
     /// Allow writes

@@ -125,7 +125,7 @@ fn each_state_file_of_a_server_may_be_damaged_and_everything_else_is_served() {
         let login = Initiator::login(&portal, "iqn.2026-11.io.cairn:v.db", 1, false).map(drop);
         assert_eq!(login, Err(0x0301), "who was fenced off is not known");
     });
-    for file in ["followers.json", "mounts.json"] {
+    for file in ["followers.json", "mounts.json", "nfs.json"] {
         damaged(&mut server, file, |server| takes_writes(server, "v/db"));
     }
     for file in ["scrub", "views", "dumps", "dates", "reverse", "drill"] {
@@ -593,13 +593,14 @@ enum Mishap {
 }
 
 /// Each state file of a volume and of the server, but for the document of the volume itself.
-const FILES: [&str; 14] = [
+const FILES: [&str; 15] = [
     "peers.json",
     "followers.json",
     "groups.json",
     "exports.json",
     "reservations.json",
     "mounts.json",
+    "nfs.json",
     "volumes/v/reverse.json",
     "volumes/v/drill.json",
     "volumes/v/schedules.json",

@@ -180,6 +180,12 @@ impl From<cairn_frontend_iscsi::ListenError> for ServerError {
     }
 }
 
+impl From<cairn_frontend_nfs::ListenError> for ServerError {
+    fn from(source: cairn_frontend_nfs::ListenError) -> Self {
+        ExportsError::NfsListen(source).into()
+    }
+}
+
 impl From<cairn_frontend_nbd::StartError> for ServerError {
     fn from(source: cairn_frontend_nbd::StartError) -> Self {
         ExportsError::NbdStart(source).into()

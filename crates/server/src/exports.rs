@@ -38,6 +38,7 @@ mod commands;
 pub(crate) mod error;
 pub(crate) mod mounts;
 pub(crate) mod nbd_rules;
+pub(crate) mod nfs;
 pub(crate) mod plans;
 pub(crate) mod quotas;
 pub(crate) mod recordings;

@@ -18,6 +18,7 @@ mod guests;
 mod images;
 mod mirrors;
 mod mounts;
+mod nfs;
 mod notify;
 mod page;
 mod plans;
@@ -77,6 +78,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(clones::routes())
         .merge(drills::routes())
         .merge(mounts::routes())
+        .merge(nfs::routes())
         .merge(dumps::routes())
         .merge(quotas::routes())
         .merge(groups::routes())

@@ -22,6 +22,7 @@ mod leaves;
 mod mirrors;
 mod nbd;
 mod nbd_sessions;
+mod nfs;
 mod scene;
 pub mod seeds;
 pub mod short;
@@ -98,6 +99,8 @@ pub const TARGETS: &[Target] = &[
     target("nbd_client", nbd::client, nbd::client_seeds, FAST),
     target("nbd_session", nbd_sessions::session, nbd_sessions::session_seeds, 2_000),
     target("nbd_commands", nbd_sessions::commands, nbd_sessions::command_seeds, 1_000),
+    target("nfs_calls", nfs::calls, nfs::call_seeds, FAST),
+    target("nfs_replies", nfs::replies, nfs::reply_seeds, FAST),
     target("iscsi_login", iscsi::login, iscsi::login_seeds, FAST),
     target("iscsi_session", iscsi::session, iscsi::session_seeds, FAST),
     target("iscsi_cdb", iscsi::cdb, iscsi::cdb_seeds, FAST),

@@ -32,6 +32,11 @@ pub struct Serve {
     /// Can be repeated.
     #[arg(long, value_name = "A")]
     pub iscsi: Vec<Address>,
+    /// Listen for NFS: HOST:PORT or off (default)
+    ///
+    /// The usual port is 2049. Can be repeated.
+    #[arg(long, value_name = "A")]
+    pub nfs: Vec<Address>,
     /// Announce this portal in iSCSI discovery
     ///
     /// Default: the address that an initiator connected to.

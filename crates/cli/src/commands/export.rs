@@ -1,5 +1,7 @@
 //! `cairn export`.
 
+mod nfs;
+
 use std::path::Path;
 
 use cairn_api::client::Client;
@@ -15,7 +17,16 @@ pub fn run(command: Export, client: &Client, output: Output) -> Result<(), Failu
     match command {
         Export::List => {
             let exports: Vec<api::Export> = client.get("/v1/exports")?;
-            output.show(&exports, |exports| list(exports));
+            let files: Vec<api::NfsExport> = client.get("/v1/nfs")?;
+            let all: Vec<Listed<'_>> =
+                exports.iter().map(Listed::Disk).chain(files.iter().map(Listed::Files)).collect();
+            output.show(&all, |_| {
+                let disks = list(&exports);
+                if files.is_empty() { disks } else { format!("{disks}\n\n{}", nfs::list(&files)) }
+            });
+        }
+        Export::Show { name } if nfs::is_name(&name) => {
+            output.show(&nfs::find(client, &name)?, nfs::show);
         }
         Export::Show { name } => {
             let exports: Vec<api::Export> = client.get("/v1/exports")?;
@@ -24,6 +35,9 @@ pub fn run(command: Export, client: &Client, output: Output) -> Result<(), Failu
                 return Err(Failure::new(ErrorKind::NotFound, format!("there is no export `{name}`"), next));
             };
             output.show(&export, show);
+        }
+        Export::Set(set) if set.nfs || set.no_nfs || nfs::is_name(&set.name) => {
+            nfs::set(&set, client, output)?;
         }
         Export::Set(set) => {
             let request = request(&set)?;
@@ -40,6 +54,14 @@ pub fn run(command: Export, client: &Client, output: Output) -> Result<(), Failu
         }
     }
     Ok(())
+}
+
+/// An export in the list.
+#[derive(serde::Serialize)]
+#[serde(untagged)]
+enum Listed<'a> {
+    Disk(&'a api::Export),
+    Files(&'a api::NfsExport),
 }
 
 /// The commands with which a Linux machine logs in, one a portal.

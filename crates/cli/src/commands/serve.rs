@@ -24,6 +24,7 @@ pub fn run(serve: Serve, data: Option<PathBuf>, output: Output) -> Result<(), Fa
         mirror: serve.mirror,
         nbd: (!serve.nbd.is_empty()).then_some(serve.nbd),
         iscsi: (!serve.iscsi.is_empty()).then_some(serve.iscsi),
+        nfs: (!serve.nfs.is_empty()).then_some(serve.nfs),
         iscsi_advertise: serve.iscsi_advertise,
         nbd_tls_required: serve.nbd_tls_required.then_some(true),
         advertise: serve.advertise,
@@ -43,6 +44,9 @@ pub fn run(serve: Serve, data: Option<PathBuf>, output: Output) -> Result<(), Fa
             let mut text = format!("serving {}\n  API     {}", status.data, status.http.join("  "));
             text += &format!("\n  NBD     {}", status.nbd.join("  "));
             text += &format!("\n  iSCSI   {}\n  mirror  {mirror}", super::status::listed(&status.iscsi));
+            if !status.nfs.is_empty() {
+                text += &format!("\n  NFS     {}", status.nfs.join("  "));
+            }
             if status.volumes.is_empty() {
                 text +=
                     "\nnext: cairn volume create vol0 --size 100G, then cairn lun create vol0/db --size 10G";

@@ -32,6 +32,9 @@ fn people(status: &api::Status) -> String {
         listed(&status.iscsi),
         listed(&mirrors),
     );
+    if !status.nfs.is_empty() {
+        text += &format!("NFS {}\n", status.nfs.join("  "));
+    }
     let mut part = |title: &str, body: String| text += &format!("\n{title}\n{body}\n");
     part("VOLUMES", volume::list(&status.volumes));
     let buckets = volume::from_buckets(&status.volumes);

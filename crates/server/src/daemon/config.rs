@@ -64,6 +64,8 @@ pub struct Settings {
     pub iscsi: Option<Vec<Address>>,
     /// The portal that iSCSI discovery names, if it is not the one that the initiator connected to.
     pub iscsi_advertise: Option<String>,
+    /// Where NFS clients connect; nowhere by default.
+    pub nfs: Option<Vec<Address>>,
     /// NBD clients must use TLS (it is always offered). The unix sockets are concerned as well.
     pub nbd_tls_required: Option<bool>,
     /// The mirror address that tokens name, if it differs from the listening address.
@@ -107,6 +109,7 @@ impl Settings {
             nbd: self.nbd.or(below.nbd),
             iscsi: self.iscsi.or(below.iscsi),
             iscsi_advertise: self.iscsi_advertise.or(below.iscsi_advertise),
+            nfs: self.nfs.or(below.nfs),
             nbd_tls_required: self.nbd_tls_required.or(below.nbd_tls_required),
             advertise: self.advertise.or(below.advertise),
             mirror_patience: self.mirror_patience.or(below.mirror_patience),
@@ -134,6 +137,8 @@ pub struct Config {
     /// `HOST:PORT` each.
     pub(crate) iscsi: Vec<String>,
     pub(crate) iscsi_advertise: Option<String>,
+    /// `HOST:PORT` each.
+    pub(crate) nfs: Vec<String>,
     pub(crate) nbd_tls_required: bool,
     pub(crate) advertise: Option<String>,
     pub(crate) mirror_patience: Duration,
@@ -184,6 +189,14 @@ impl Config {
         });
         let is_alone = settings.tls_cert.is_some() != settings.tls_key.is_some();
         let tls_files = settings.tls_cert.zip(settings.tls_key).map(<[PathBuf; 2]>::from);
+        let nfs = settings.nfs.unwrap_or_default().into_iter().filter_map(|address| match address {
+            Address::Off => None,
+            Address::Tcp(address) => Some(Ok(address)),
+            Address::Unix(_) => Some(Err(ServerError::Invalid {
+                fault: "the NFS address is not HOST:PORT or `off`",
+                next: "give --nfs HOST:PORT or `--nfs off`",
+            })),
+        });
         Ok(Config {
             tls: settings.tls.unwrap_or(tls_files.is_some()),
             tls_files,
@@ -197,6 +210,7 @@ impl Config {
             nbd: settings.nbd.unwrap_or_else(|| vec![Address::Tcp(DEFAULT_NBD.to_owned())]),
             iscsi: iscsi.collect::<Result<_, _>>()?,
             iscsi_advertise: settings.iscsi_advertise,
+            nfs: nfs.collect::<Result<_, _>>()?,
             nbd_tls_required: settings.nbd_tls_required.unwrap_or(false),
             advertise: settings.advertise,
             mirror_patience: settings.mirror_patience.map_or(DEFAULT_MIRROR_PATIENCE, |patience| patience.0),

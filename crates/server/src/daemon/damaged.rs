@@ -27,7 +27,7 @@ use crate::actors::tokens;
 use crate::daemon::error::DaemonError;
 use crate::dumps::{files as dumps, images};
 use crate::error::ServerError;
-use crate::exports::{access, mounts};
+use crate::exports::{access, mounts, nfs};
 use crate::mirrors::{drills, followers, governor};
 use crate::schedules::hooks;
 use crate::{buckets, devices, groups, mirrors, names, notify, peers, schedules, state, volumes};
@@ -105,7 +105,7 @@ const fn kind(
 }
 
 /// All of them, except the identity of the server and its token, which are not documents.
-const KINDS: [Kind; 21] = [
+const KINDS: [Kind; 22] = [
     kind(
         Place::Server,
         "peers.json",
@@ -147,6 +147,13 @@ const KINDS: [Kind; 21] = [
         check::<mounts::MountsDocument>,
         "nothing is mounted, and nothing can be",
         "the list of mounts: mount them again with `cairn mount`",
+    ),
+    kind(
+        Place::Server,
+        "nfs.json",
+        check::<nfs::NfsDocument>,
+        "CRITICAL: no client can use files over NFS, and nothing can be exported",
+        "all exports over NFS and their rules: export each again with `cairn export set VOLUME:/PATH --nfs`",
     ),
     kind(
         Place::Server,

@@ -14,6 +14,7 @@ use cairn_base::Clock;
 use cairn_device::SystemClock;
 use cairn_frontend_iscsi::{IscsiServer, Listener as Portal, ServerOptions as IscsiOptions};
 use cairn_frontend_nbd::{Address as NbdAddress, Listener, NbdServer, ServerOptions};
+use cairn_frontend_nfs::{Listener as NfsListener, NfsServer, ServerOptions as NfsOptions};
 use cairn_frontend_session::Windows;
 
 use crate::actors::audit::Audit;
@@ -38,6 +39,7 @@ use crate::error::ServerError;
 use crate::exports::access::Access;
 use crate::exports::changed::LastAnswer;
 use crate::exports::mounts::{Mounts, Watch};
+use crate::exports::nfs::NfsTable;
 use crate::exports::plans::Plans;
 use crate::exports::recordings::Recordings;
 use crate::exports::targets::TargetTable;
@@ -84,7 +86,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let signals = runtime.block_on(async { Signals::new() });
     let mut signals = signals.map_err(ServerError::path("take signals for", &here))?;
 
-    let Listeners { control, handover, http, mirror, nbd_socket, nbd, portals } =
+    let Listeners { control, handover, http, mirror, nbd_socket, nbd, portals, nfs } =
         Listeners::open(&config, &data)?;
     let (control, control_path) = control;
     let (handover, handover_path) = handover;
@@ -93,6 +95,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         rooms.tokens.set_first(&data.http_token()?);
     }
     let clients = Clients::let_in(&config, budgets, &rooms, nbd, portals)?;
+    let nfs_exports = NfsTable::open(data.path(), rooms.volumes.clone(), rooms.groups.clone())?;
     let mut http_addresses = vec![format!("unix:{}", control_path.display())];
     http_addresses.extend(http.as_ref().map(local));
     let mirror_address = mirror.as_ref().map(local);
@@ -102,10 +105,17 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         Some(listener) if config.tls => Some((listener, Some(certificates.of_http()?))),
         plain => plain.map(|listener| (listener, None)),
     };
-    let Clients { nbd, iscsi, iscsi_portals, recordings, plans } = clients;
+    let Clients { nbd, iscsi, iscsi_portals, recordings, plans, windows } = clients;
+    // Once mounts are made: until then no client has their files.
+    let mounts = Mounts::open(data.path(), volumes.clone(), groups.clone())?;
+    let options = NfsOptions { max_sessions: budgets.sessions, max_handshakes: budgets.handshakes, windows };
+    let nfs = NfsServer::start(nfs, nfs_exports.clone(), options)
+        .map_err(|source| ServerError::Thread { what: "NFS", source })?;
     let server = Arc::new(Server {
         drills: Arc::new(Drills::open(volumes.clone(), clock.clone())?),
-        mounts: Mounts::open(data.path(), volumes.clone(), groups.clone())?,
+        mounts,
+        nfs,
+        nfs_exports,
         buckets,
         tokens,
         audit,
@@ -171,6 +181,7 @@ struct Listeners {
     nbd_socket: PathBuf,
     nbd: Vec<Listener>,
     portals: Vec<Portal>,
+    nfs: Vec<NfsListener>,
 }
 
 impl Listeners {
@@ -203,7 +214,8 @@ impl Listeners {
         }
         let portals = config.iscsi.iter().map(|address| Portal::bind(address));
         let portals = portals.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { control, handover, http, mirror, nbd_socket, nbd, portals })
+        let nfs = config.nfs.iter().map(|address| NfsListener::bind(address)).collect::<Result<_, _>>()?;
+        Ok(Self { control, handover, http, mirror, nbd_socket, nbd, portals, nfs })
     }
 }
 
@@ -292,6 +304,7 @@ struct Clients {
     iscsi_portals: Vec<String>,
     recordings: Arc<Recordings>,
     plans: Arc<Plans>,
+    windows: Arc<Windows>,
 }
 
 impl Clients {
@@ -331,7 +344,7 @@ impl Clients {
             advertise: config.iscsi_advertise.clone(),
             max_sessions: budgets.sessions,
             max_handshakes: budgets.handshakes,
-            windows,
+            windows: windows.clone(),
             ..IscsiOptions::default()
         };
         let iscsi = IscsiServer::start(portals, Arc::new(targets), options)
@@ -341,7 +354,7 @@ impl Clients {
             Some(portal) if !iscsi.addresses().is_empty() => vec![portal.clone()],
             _ => portals.collect(),
         };
-        Ok(Self { nbd, iscsi, iscsi_portals, recordings, plans })
+        Ok(Self { nbd, iscsi, iscsi_portals, recordings, plans, windows })
     }
 }
 
@@ -443,12 +456,14 @@ fn end(server: &Server, background: Background) {
         }
         scope.spawn(|| server.iscsi.stop());
         scope.spawn(|| server.nbd.stop());
+        scope.spawn(|| server.nfs.stop());
         // Their connections are closed by now: no client gets an error for a write that waited for
         // room in vain.
         std::thread::sleep(CLOSING);
         server.devices.end_waits();
         server.volumes.end_waits();
     });
+    server.nfs_exports.end();
     server.recordings.end();
     let patience = Instant::now() + JOB_PATIENCE;
     while server.jobs.any_running() && Instant::now() < patience {

@@ -8,6 +8,7 @@ use cairn_api as api;
 use cairn_base::Clock;
 use cairn_frontend_iscsi::IscsiServer;
 use cairn_frontend_nbd::NbdServer;
+use cairn_frontend_nfs::NfsServer;
 
 use crate::actors::audit::Audit;
 use crate::actors::tokens::Tokens;
@@ -24,6 +25,7 @@ use crate::dumps::images::Dumping;
 use crate::exports::access::Access;
 use crate::exports::changed::LastAnswer;
 use crate::exports::mounts::Mounts;
+use crate::exports::nfs::NfsTable;
 use crate::exports::plans::Plans;
 use crate::exports::recordings::Recordings;
 use crate::groups::Groups;
@@ -67,6 +69,8 @@ pub(crate) struct Server {
     pub(crate) iscsi: IscsiServer,
     /// The portals that discovery reports to initiators.
     pub(crate) iscsi_portals: Vec<String>,
+    pub(crate) nfs: NfsServer,
+    pub(crate) nfs_exports: Arc<NfsTable>,
     pub(crate) access: Arc<Access>,
     /// DIR/nbd.sock.
     pub(crate) nbd_socket: PathBuf,
@@ -108,6 +112,7 @@ impl Server {
         problems.extend(self.access_problems());
         problems.extend(self.home.problem(self.data.path()));
         problems.extend(self.notify.problems());
+        problems.extend(self.nfs_problems());
         let exports = self.exports();
         problems.extend(self.target_problems(&exports));
         problems.extend(self.exposure_problems(&exports));
@@ -136,6 +141,7 @@ impl Server {
             mirror_further: self.mirrors.opened().iter().map(ToString::to_string).collect(),
             nbd: self.nbd.addresses().iter().map(ToString::to_string).collect(),
             iscsi: self.iscsi.addresses().to_vec(),
+            nfs: self.nfs.addresses().to_vec(),
             volumes: self.volumes.list(),
             devices: self.list_devices(),
             exports,

@@ -202,6 +202,7 @@ impl Server {
         let full = format!("{volume}@{view}");
         self.refuse_if_in_use(&full, |export| export.volume == volume && export.snapshot == Some(view))?;
         self.mounts.refuse_if_mounted(&full, |of, name| of == volume && name == Some(view))?;
+        self.nfs_exports.refuse_if_exported(|of, name| of == volume && name == Some(view))?;
         self.volumes.hide_instant(volume, view)?;
         let inside = format!("{full}/");
         self.access.forget(|name| name.starts_with(&inside))

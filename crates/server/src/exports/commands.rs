@@ -337,7 +337,7 @@ fn show_initiator(session: &IscsiSession) -> api::Session {
     }
 }
 
-fn activity(activity: Activity) -> api::Activity {
+pub(super) fn activity(activity: Activity) -> api::Activity {
     let Activity { window, read, write, other } = activity;
     let window_ms = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
     api::Activity { window_ms, read: rate(read), write: rate(write), other: rate(other) }

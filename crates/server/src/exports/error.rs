@@ -68,6 +68,15 @@ pub enum ExportsError {
     /// A disk has not finished requests of sessions that were to be closed.
     #[error("{0}; nothing else was changed")]
     Unfinished(cairn_frontend_nbd::Unfinished),
+    /// Clients have its files over NFS.
+    #[error("`{name}` is exported over NFS")]
+    ExportedOverNfs {
+        /// The export.
+        name: String,
+    },
+    /// NFS cannot listen.
+    #[error(transparent)]
+    NfsListen(cairn_frontend_nfs::ListenError),
     /// NBD cannot listen.
     #[error(transparent)]
     NbdListen(cairn_frontend_nbd::ListenError),
@@ -102,12 +111,18 @@ impl ExportsError {
             | ExportsError::Unfinished(_)
             | ExportsError::Mounted { .. }
             | ExportsError::MountedElsewhere { .. }
+            | ExportsError::ExportedOverNfs { .. }
             | ExportsError::MountLeft { .. } => ErrorKind::Busy,
             ExportsError::NbdListen(error) => listen_kind(error),
             ExportsError::IscsiListen(error) => match error {
                 cairn_frontend_iscsi::ListenError::InUse { .. } => ErrorKind::PortTaken,
                 cairn_frontend_iscsi::ListenError::NotPermitted { .. } => ErrorKind::Usage,
                 cairn_frontend_iscsi::ListenError::Failed { source, .. } => io_kind(source),
+            },
+            ExportsError::NfsListen(error) => match error {
+                cairn_frontend_nfs::ListenError::InUse { .. } => ErrorKind::PortTaken,
+                cairn_frontend_nfs::ListenError::NotPermitted { .. } => ErrorKind::Usage,
+                cairn_frontend_nfs::ListenError::Failed { source, .. } => io_kind(source),
             },
             ExportsError::MountNotEmpty { .. } => ErrorKind::NotEmpty,
             ExportsError::Mount(error) => mount_kind(error),
@@ -145,6 +160,13 @@ impl ExportsError {
             }
             ExportsError::IscsiListen(_) => {
                 "choose another address with --iscsi, or `--iscsi off`; tgt and LIO use port 3260 as well"
+                    .into()
+            }
+            ExportsError::ExportedOverNfs { name } => {
+                format!("end the export first: cairn export set {name} --no-nfs")
+            }
+            ExportsError::NfsListen(_) => {
+                "choose another address with --nfs, or `--nfs off`; the kernel's NFS server uses port 2049 as well"
                     .into()
             }
             ExportsError::NothingWritten { .. } => {

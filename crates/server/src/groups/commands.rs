@@ -387,6 +387,7 @@ impl Server {
                     || self
                         .has_sessions(|export| export.volume == member.open.name && export.snapshot == shown)
                     || !self.mounts.of(|of, shows| of == member.open.name && shows == shown).is_empty()
+                    || self.nfs_exports.has(|of, shows| of == member.open.name && shows == shown)
             })
         };
         // From all volumes or from none: a part of a snapshot of the group cannot be restored.

@@ -32,7 +32,7 @@ async fn create_mount(
     State(server): State<Arc<Server>>,
     Body(request): Body<api::CreateMount>,
 ) -> Answer<api::Mount> {
-    blocking(server, move |server| server.mounts.create(&request)).await
+    blocking(server, move |server| server.create_mount(&request)).await
 }
 
 /// Removes a mount permanently. On the control socket only.

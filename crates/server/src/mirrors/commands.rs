@@ -335,6 +335,7 @@ impl Server {
         self.refuse_while_dumped(name)?;
         self.refuse_if_in_use(name, |export| export.volume == name)?;
         self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
+        self.nfs_exports.refuse_if_exported(|volume, _| volume == name)?;
         self.volumes.refuse_if_cloned(name)
     }
 

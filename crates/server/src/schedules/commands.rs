@@ -164,6 +164,7 @@ impl Server {
             let name = Some(snapshot.name.as_str());
             self.has_sessions(|export| export.volume == open.name && export.snapshot == name)
                 || !self.mounts.of(|volume, snapshot| volume == open.name && snapshot == name).is_empty()
+                || self.nfs_exports.has(|volume, snapshot| volume == open.name && snapshot == name)
         };
         let locked = self.mirrors.locked(&open.name);
         let is_locked = |snapshot: &Snapshot| locked.iter().any(|one| one.snapshot == snapshot.id);

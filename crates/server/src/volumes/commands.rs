@@ -89,6 +89,7 @@ impl Server {
             self.refuse_if_in_use(name, |export| export.volume == name)?;
             self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
         }
+        self.nfs_exports.refuse_if_exported(|volume, _| volume == name)?;
         self.volumes.refuse_if_cloned(name)
     }
 
@@ -304,6 +305,7 @@ impl Server {
         let full = format!("{volume}@{name}");
         self.refuse_if_in_use(&full, |export| export.volume == volume && export.snapshot == Some(name))?;
         self.mounts.refuse_if_mounted(&full, |of, snapshot| of == volume && snapshot == Some(name))?;
+        self.nfs_exports.refuse_if_exported(|of, snapshot| of == volume && snapshot == Some(name))?;
         self.refuse_if_held(volume, &snapshot)?;
         self.groups.refuse_needed(volume, name)?;
         self.mirrors.refuse_locked_snapshot(volume, snapshot.id)?;
@@ -395,6 +397,7 @@ impl Server {
         // The next start would search for it under its mounted name.
         let before = format!("{volume}@{name}");
         self.mounts.refuse_if_mounted(&before, |of, snapshot| of == volume && snapshot == Some(name))?;
+        self.nfs_exports.refuse_if_exported(|of, snapshot| of == volume && snapshot == Some(name))?;
         let full = format!("{volume}@{new_name}");
         open.refuse_without_room()?;
         open.volume.rename_snapshot(snapshot.id, new_name).map_err(named(volume, &full))?;
@@ -515,6 +518,7 @@ impl Server {
         self.groups.refuse_alone(name)?;
         self.devices.refuse_adopted(name, None)?;
         self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
+        self.nfs_exports.refuse_if_exported(|volume, _| volume == name)?;
         self.mounts.refuse_if_left(name)?;
         Ok(found)
     }

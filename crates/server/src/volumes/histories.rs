@@ -125,6 +125,7 @@ impl Server {
     fn refuse_if_stood_on(&self, name: &str) -> Result<(), ServerError> {
         self.devices.refuse_adopted(name, None)?;
         self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
+        self.nfs_exports.refuse_if_exported(|volume, _| volume == name)?;
         self.mounts.refuse_if_left(name)
     }
 }

@@ -34,6 +34,7 @@ fn status(problems: &[&str]) -> api::Status {
         mirror_further: Vec::new(),
         nbd: Vec::new(),
         iscsi: Vec::new(),
+        nfs: Vec::new(),
         volumes: Vec::new(),
         devices: vec![api::Device {
             name: "disk".to_owned(),

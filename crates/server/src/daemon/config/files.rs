@@ -33,13 +33,14 @@ enum Kind {
 }
 
 /// All settings.
-const KEYS: [(&str, Kind); 16] = [
+const KEYS: [(&str, Kind); 17] = [
     ("data", Kind::Text),
     ("http", Kind::Address),
     ("mirror", Kind::Address),
     ("nbd", Kind::Addresses),
     ("iscsi", Kind::Addresses),
     ("iscsi_advertise", Kind::Text),
+    ("nfs", Kind::Addresses),
     ("nbd_tls_required", Kind::Flag),
     ("advertise", Kind::Text),
     ("mirror_patience", Kind::Time),

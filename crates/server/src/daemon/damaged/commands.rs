@@ -173,6 +173,7 @@ impl Server {
                 self.access.join(&self.devices.on_luns())?;
             }
             (_, "mounts.json") => self.mounts.read(),
+            (_, "nfs.json") => self.nfs_exports.read(),
             (_, "buckets.json") => self.buckets.read(),
             (_, "tokens.json") => self.tokens.read(),
             (_, "notify.json" | "notify.desks.json") => self.notify.read(),

@@ -1,0 +1,327 @@
+//! A round: requests that are executed one after the other, made durable together, and answered.
+//!
+//! Replies that need no flush are sent before it. A client tells replies apart by their numbers.
+
+use std::cell::OnceCell;
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cairn_device::Segments;
+use cairn_files::Tree;
+use cairn_frontend_session::{Kind, Meter, Socket, each_piece};
+use cairn_proto_nfs::rpc::{self, Incoming, MOUNT_PROGRAM, NFS_PROGRAM, Refusal, RpcCall};
+use cairn_proto_nfs::{Call, Malformed, MountCall, Status, padding, read_reply_head, record};
+
+use crate::limits::ROUND_REQUESTS_MAX;
+use crate::node::Request;
+use crate::operations::{Answer, Replied, failed};
+use crate::replies::{Claim, Ticket};
+use crate::server::Shared;
+
+/// Zeroes for the padding after data.
+const ZEROES: [u8; 4] = [0; 4];
+
+/// A finished request, for the counts of a session.
+struct Counted {
+    kind: Kind,
+    bytes: u64,
+    since: Instant,
+}
+
+/// A reply that is sent when its tree is durable.
+struct Late {
+    xid: u32,
+    procedure: u32,
+    reply: Vec<u8>,
+    tree: Arc<Tree>,
+    ticket: Option<Ticket>,
+}
+
+/// The outcome for a record.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// It was executed, or refused.
+    Done,
+    /// It repeats a request of this round, which has to be finished first.
+    FinishFirst,
+    /// It repeats a request that another connection does not finish: the client has to repeat it
+    /// later.
+    Stuck,
+}
+
+/// The replies of a round.
+#[derive(Default)]
+pub(crate) struct Round {
+    /// Replies, but for the data of reads.
+    heads: Vec<u8>,
+    /// The data of a read follows the bytes of `heads` up to that place.
+    data: Vec<(usize, Segments)>,
+    late: Vec<Late>,
+    counted: Vec<Counted>,
+    bytes: u64,
+}
+
+/// The surroundings of a round.
+pub(crate) struct Around<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) client: IpAddr,
+    pub(crate) admitted: &'a OnceCell<String>,
+    pub(crate) meter: &'a Meter,
+    pub(crate) socket: &'a Socket,
+}
+
+impl Round {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.heads.is_empty() && self.late.is_empty()
+    }
+
+    /// Whether no more requests are to be taken, with a window of that many bytes.
+    pub(crate) fn is_full(&self, window: u64) -> bool {
+        self.counted.len() >= ROUND_REQUESTS_MAX || self.bytes >= window
+    }
+
+    /// Executes a record.
+    ///
+    /// # Errors
+    /// It is not a call: no reply is possible.
+    pub(crate) fn take(
+        &mut self,
+        around: &Around<'_>,
+        bytes: &[u8],
+        since: Instant,
+    ) -> Result<Taken, Malformed> {
+        let call = match rpc::parse(bytes)? {
+            Incoming::Call(call) => call,
+            Incoming::Refused { xid, refusal } => {
+                self.refuse(xid, refusal, since);
+                return Ok(Taken::Done);
+            }
+        };
+        let is_version = call.version == rpc::VERSION;
+        match call.program {
+            NFS_PROGRAM if is_version => return Ok(self.take_call(around, &call, bytes, since)),
+            MOUNT_PROGRAM if is_version => self.take_mount(around, &call, since),
+            NFS_PROGRAM | MOUNT_PROGRAM => self.refuse(call.xid, Refusal::ProgramVersion, since),
+            _ => self.refuse(call.xid, Refusal::NoProgram, since),
+        }
+        Ok(Taken::Done)
+    }
+
+    fn refuse(&mut self, xid: u32, refusal: Refusal, since: Instant) {
+        self.message(|into| rpc::write_refusal(xid, refusal, into));
+        self.count(Kind::Other, 0, since);
+    }
+
+    fn count(&mut self, kind: Kind, bytes: u64, since: Instant) {
+        self.bytes += bytes;
+        self.counted.push(Counted { kind, bytes, since });
+    }
+
+    /// Adds a whole message.
+    fn message(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = record::begin(&mut self.heads);
+        write(&mut self.heads);
+        record::finish(&mut self.heads, start, 0);
+    }
+
+    fn take_mount(&mut self, around: &Around<'_>, call: &RpcCall<'_>, since: Instant) {
+        let arguments = match MountCall::parse(call.procedure, call.arguments) {
+            Some(Ok(arguments)) => arguments,
+            Some(Err(_)) => return self.refuse(call.xid, Refusal::BadArguments, since),
+            None => return self.refuse(call.xid, Refusal::NoProcedure, since),
+        };
+        let reply = around.request(call).mount(&arguments);
+        self.message(|into| {
+            rpc::write_accepted(call.xid, into);
+            reply.write(into);
+        });
+        self.count(Kind::Other, 0, since);
+    }
+
+    fn take_call(&mut self, around: &Around<'_>, call: &RpcCall<'_>, bytes: &[u8], since: Instant) -> Taken {
+        let (xid, procedure) = (call.xid, call.procedure);
+        let arguments = match Call::parse(procedure, call.arguments) {
+            Some(Ok(arguments)) => arguments,
+            Some(Err(_)) => {
+                self.refuse(xid, Refusal::BadArguments, since);
+                return Taken::Done;
+            }
+            None => {
+                self.refuse(xid, Refusal::NoProcedure, since);
+                return Taken::Done;
+            }
+        };
+        let mut ticket = None;
+        if must_not_repeat(&arguments) {
+            let replies = &around.shared.replies;
+            let claim = match replies.claim(around.client, xid, bytes) {
+                Claim::Busy if !self.late.is_empty() => return Taken::FinishFirst,
+                Claim::Busy => match replies.wait(around.client, xid, bytes) {
+                    Some(claim) => claim,
+                    None => return Taken::Stuck,
+                },
+                claim => claim,
+            };
+            match claim {
+                Claim::Mine(mine) => ticket = Some(mine),
+                Claim::Done(reply) => {
+                    self.message(|into| into.extend_from_slice(&reply));
+                    self.count(Kind::Other, 0, since);
+                    return Taken::Done;
+                }
+                Claim::Busy => return Taken::Stuck,
+            }
+        }
+        let (kind, mut moved) = match &arguments {
+            Call::Read { .. } => (Kind::Read, 0),
+            Call::Write { data, .. } => (Kind::Write, data.len() as u64),
+            _ => (Kind::Other, 0),
+        };
+        let Answer { reply, sync } = around.request(call).execute(&arguments);
+        match (reply, sync) {
+            (Replied::Data { attributes, data, end }, _) => {
+                moved = data.len() as u64;
+                self.data(xid, data, |count, into| read_reply_head(attributes, count, end, into));
+            }
+            (Replied::Whole(reply), sync) => {
+                let mut out = Vec::with_capacity(256);
+                rpc::write_accepted(xid, &mut out);
+                reply.write(&mut out);
+                match sync {
+                    Some(tree) => self.late.push(Late { xid, procedure, reply: out, tree, ticket }),
+                    None => {
+                        settle(ticket, &out);
+                        self.message(|into| into.extend_from_slice(&out));
+                    }
+                }
+            }
+        }
+        self.count(kind, moved, since);
+        Taken::Done
+    }
+
+    /// Adds the reply of a read.
+    fn data(&mut self, xid: u32, data: Segments, head: impl FnOnce(u32, &mut Vec<u8>)) {
+        let length = data.len();
+        let start = record::begin(&mut self.heads);
+        rpc::write_accepted(xid, &mut self.heads);
+        head(length as u32, &mut self.heads);
+        let place = self.heads.len();
+        self.heads.extend(ZEROES.iter().take(padding(length)));
+        record::finish(&mut self.heads, start, length);
+        self.data.push((place, data));
+    }
+
+    /// Makes the changes durable, and sends all replies.
+    ///
+    /// # Errors
+    /// The client has disconnected. The changes are durable all the same, and the replies are kept
+    /// for a client that repeats them.
+    pub(crate) fn finish(&mut self, around: &Around<'_>) -> io::Result<()> {
+        around.meter.taken(self.counted.len() as u64);
+        let early = self.send(around);
+        let late = std::mem::take(&mut self.late);
+        let mut synced: Vec<(Arc<Tree>, bool)> = Vec::new();
+        for Late { xid, procedure, reply, tree, ticket } in late {
+            let known =
+                synced.iter().find(|(other, _)| Arc::ptr_eq(other, &tree)).map(|(_, durable)| *durable);
+            let is_durable = known.unwrap_or_else(|| {
+                let durable = tree.sync_all().inspect_err(|error| {
+                    tracing::error!(%error, "changes of NFS clients are not durable; the clients get an error");
+                });
+                synced.push((tree, durable.is_ok()));
+                durable.is_ok()
+            });
+            if is_durable {
+                settle(ticket, &reply);
+                self.message(|into| into.extend_from_slice(&reply));
+            } else {
+                self.message(|into| {
+                    rpc::write_accepted(xid, into);
+                    failed(procedure, Status::Io).write(into);
+                });
+            }
+        }
+        let outcome = early.and_then(|()| self.send(around));
+        let mut batch = around.meter.batch(Instant::now());
+        for Counted { kind, bytes, since } in self.counted.drain(..) {
+            batch.done(kind, since, bytes);
+        }
+        self.bytes = 0;
+        outcome
+    }
+
+    fn send(&mut self, around: &Around<'_>) -> io::Result<()> {
+        if self.heads.is_empty() {
+            return Ok(());
+        }
+        let mut vectors = Vec::with_capacity(2 * self.data.len() + 1);
+        let mut sent = 0;
+        for (place, data) in &self.data {
+            vectors.push(IoSlice::new(&self.heads[sent..*place]));
+            sent = *place;
+            each_piece(data, 0, data.len(), |bytes| vectors.push(IoSlice::new(bytes)));
+        }
+        vectors.push(IoSlice::new(&self.heads[sent..]));
+        vectors.retain(|vector| !vector.is_empty());
+        let outcome = around.socket.send_all(&mut vectors);
+        self.heads.clear();
+        self.data.clear();
+        outcome
+    }
+}
+
+/// Whether a repeated request could undo a later one, or fail where the first did not.
+fn must_not_repeat(call: &Call<'_>) -> bool {
+    match call {
+        Call::SetAttr { .. }
+        | Call::Write { .. }
+        | Call::Create { .. }
+        | Call::MkDir { .. }
+        | Call::SymLink { .. }
+        | Call::MkNod { .. }
+        | Call::Remove { .. }
+        | Call::RmDir { .. }
+        | Call::Rename { .. }
+        | Call::Link { .. } => true,
+        Call::Null {}
+        | Call::GetAttr { .. }
+        | Call::Lookup { .. }
+        | Call::Access { .. }
+        | Call::ReadLink { .. }
+        | Call::Read { .. }
+        | Call::ReadDir { .. }
+        | Call::ReadDirPlus { .. }
+        | Call::FsStat { .. }
+        | Call::FsInfo { .. }
+        | Call::PathConf { .. }
+        | Call::Commit { .. } => false,
+    }
+}
+
+/// Keeps a reply for a client that repeats the request, unless the client is to try again.
+fn settle(ticket: Option<Ticket>, reply: &[u8]) {
+    let head = {
+        let mut head = Vec::new();
+        rpc::write_accepted(0, &mut head);
+        head.len()
+    };
+    let is_later = reply.get(head..head + 4) == Some(&Status::Jukebox.number().to_be_bytes());
+    if let Some(ticket) = ticket.filter(|_| !is_later) {
+        ticket.complete(reply);
+    }
+}
+
+impl Around<'_> {
+    fn request<'a>(&'a self, call: &'a RpcCall<'_>) -> Request<'a> {
+        Request {
+            exports: &*self.shared.exports,
+            warnings: &self.shared.warnings,
+            client: self.client,
+            credential: &call.credential,
+            admitted: self.admitted,
+        }
+    }
+}
