@@ -5,7 +5,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::{
     BucketCheck, BucketPruned, CheckResult, DrillResult, DumpResult, ErrorBody, FileDumpResult, GroupReverse,
-    Mirror, MirrorVerify, RestoreResult,
+    Mirror, MirrorVerify, RestoreResult, RestoredFiles,
 };
 
 /// How a job is.
@@ -51,6 +51,9 @@ pub struct Job {
     pub rate: u64,
     /// At the present rate.
     pub seconds_left: Option<u64>,
+    /// When it began, in milliseconds since 1970.
+    #[serde(default)]
+    pub began_ms: u64,
     /// Since it began.
     pub elapsed_ms: u64,
     /// What its owner should know while it runs, such as that it goes another way than he may
@@ -86,4 +89,6 @@ pub enum JobOutcome {
     Bucket(Box<BucketCheck>),
     /// Of `image prune`.
     Pruned(BucketPruned),
+    /// Of `file restore`.
+    FileRestore(RestoredFiles),
 }

@@ -8,6 +8,7 @@
 mod access;
 mod activity;
 mod address;
+mod browse;
 mod buckets;
 mod changed;
 #[cfg(feature = "client")]
@@ -43,6 +44,10 @@ mod volumes;
 pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target, WriteCache};
 pub use activity::{Activity, Rate};
 pub use address::{Address, DEFAULT_DATA, InvalidAddress};
+pub use browse::{
+    Download, FileEntry, FileKind, FileListing, FilePlace, FileVersion, FileVersions, ListFiles,
+    ListVersions, RestoreFiles, RestoredFiles,
+};
 pub use buckets::{
     AddBucket, Bucket, BucketAbility, BucketChange, BucketCheck, BucketUse, DeleteBucketQuery,
 };
@@ -76,9 +81,9 @@ pub use jobs::{Job, JobOutcome, JobQuery, JobState};
 pub use luns::{CreateLun, Export, ExportTotals, Lun, ResizeLun, Session};
 pub use mirrors::{
     Aborted, AllowReverse, Compress, CreateMirror, DeletedMirror, Departed, Divergence, DivergenceRequest,
-    DryRun, Failover, FailoverRequest, Follower, Leftover, LinkWish, Mirror, MirrorRole, MirrorSession,
-    MirrorState, RepointMirror, ResyncRequest, ReverseAllowed, SetMirror, Transfer, UnlockMirror,
-    UpdatePrice, UpdateRequest,
+    DryRun, Failover, FailoverRequest, Follower, LagSample, Leftover, LinkWish, Mirror, MirrorRole,
+    MirrorSession, MirrorState, RepointMirror, ResyncRequest, ReverseAllowed, SetMirror, Transfer,
+    UnlockMirror, UpdatePrice, UpdateRequest,
 };
 pub use mounts::{CreateMount, Mount, Unmount};
 pub use peers::{Invitation, Invite, Peer, PeerState, RenamePeer};

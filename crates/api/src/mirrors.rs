@@ -579,6 +579,17 @@ pub struct Transfer {
     pub complete: bool,
 }
 
+/// The lag of a mirror at an instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LagSample {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The lag; none if it was not known.
+    pub lag_ms: Option<u64>,
+    /// Changes at the source that were not here.
+    pub lag_bytes: Option<u64>,
+}
+
 /// What a failover costs.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Failover {

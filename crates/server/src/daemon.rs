@@ -9,6 +9,7 @@ mod damaged;
 pub(crate) mod data_dir;
 mod dry_runs;
 pub(crate) mod error;
+pub(crate) mod live;
 mod memory;
 pub(crate) mod metrics;
 mod notify;

@@ -16,6 +16,7 @@ mod guests;
 mod images;
 mod mirrors;
 mod mounts;
+mod page;
 mod plans;
 mod quotas;
 mod recordings;
@@ -74,6 +75,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(buckets::routes())
         .merge(recordings::routes())
         .merge(plans::routes())
+        .merge(page::routes())
 }
 
 /// The description of the API, as pretty JSON: the answer of `/v1/openapi.json` and the content of
@@ -126,10 +128,11 @@ pub(crate) async fn serve(
     };
     // Made once: a router that is served directly would be made again for each connection, and
     // `cairn` opens a connection for each request.
-    let clock = server.clock.clone();
+    let (clock, live) = (server.clock.clone(), server.clone());
+    let downloads = page::downloads(server.clone()).layer(axum::middleware::map_response(tell_version));
     let router = router(server);
     let control = guests::Door::open(control, budgets.control);
-    let local = axum::serve(control, router.clone().into_make_service());
+    let local = axum::serve(control, router.clone().merge(downloads.clone()).into_make_service());
     let local = local.with_graceful_shutdown(wait(stopped.clone()));
     let mut tasks = vec![tokio::spawn(local.into_future())];
     if let Some((listener, token)) = tcp {
@@ -142,6 +145,7 @@ pub(crate) async fn serve(
             .layer(axum::middleware::from_fn(devices::refuse_paths))
             .layer(axum::middleware::from_fn_with_state(bearer.clone(), auth::demand_token));
         let guarded = cairn_web::routes(bearer.page())
+            .merge(downloads)
             .layer(axum::middleware::from_fn(auth::introduce))
             .fallback_service(guarded)
             // A refused client gets the version too. Otherwise it would assume a server of another
@@ -153,6 +157,7 @@ pub(crate) async fn serve(
         tasks.push(tokio::spawn(remote.into_future()));
     }
     end.await;
+    live.live.end();
     let _ = stop.send(true);
     for task in tasks {
         // A client that keeps its connection open does not keep the server alive.

@@ -6,6 +6,7 @@
 //! connection and each job has one; HTTP is the only asynchronous part. The command line is a
 //! client of [`cairn_api`] over `DIR/control.sock`.
 
+mod browse;
 mod buckets;
 mod daemon;
 mod devices;

@@ -52,6 +52,7 @@ mod giving;
 pub(crate) mod governor;
 mod group_roles;
 mod guards;
+mod lags;
 pub(crate) mod limits;
 mod locks;
 mod offered;
@@ -344,6 +345,7 @@ impl Mirrors {
                     mirrors.tell_of_failover(&relation);
                     mirrors.ask_for_heir(&relation);
                     mirrors.note_locks(&relation);
+                    mirrors.note_lag(&relation);
                 }
                 let mut asleep = mirrors.asleep.lock();
                 if !mirrors.ending.load(Ordering::Acquire) {

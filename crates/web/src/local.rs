@@ -13,6 +13,7 @@ use axum::http::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, TRANSFER
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
+use axum::routing::get;
 use axum::{Router, middleware};
 use cairn_base::Clock;
 use hyper_util::rt::TokioIo;
@@ -68,7 +69,11 @@ pub async fn serve_local(
 }
 
 fn router(passing: Passing) -> Router {
-    let pass = Router::new().fallback(pass).with_state(passing.clone());
+    // A download carries no key of a session: its URL is a secret that works once.
+    let pass = Router::new()
+        .route("/download/{secret}", get(pass_download))
+        .fallback(pass)
+        .with_state(passing.clone());
     crate::routes(passing.page.clone())
         .fallback_service(pass)
         .layer(middleware::from_fn_with_state(passing, demand_loopback))
@@ -95,6 +100,15 @@ async fn pass(State(passing): State<Passing>, request: Request) -> Response {
         let next = "run `cairn web` again, and open the link that it prints";
         return refuse(StatusCode::UNAUTHORIZED, "there is no such session", next);
     }
+    answer(&passing, request).await
+}
+
+/// Passes a download on, whose URL the server checks.
+async fn pass_download(State(passing): State<Passing>, request: Request) -> Response {
+    answer(&passing, request).await
+}
+
+async fn answer(passing: &Passing, request: Request) -> Response {
     match forward(&passing.target, request).await {
         Ok(response) => response,
         Err(error) => {

@@ -164,6 +164,37 @@ fn too_long_a_sign_in_is_refused() {
     assert!(matches!(status(&answer), 400 | 413), "{answer}");
 }
 
+/// A browser sends no key with a download. The URL is a secret that the server checks.
+#[test]
+fn local_page_passes_downloads_on_without_a_session_and_nothing_else() {
+    let folder = std::env::temp_dir().join(format!("cairn-web-download-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let socket = folder.join("control.sock");
+    let _ = std::fs::remove_file(&socket);
+    let control = UnixListener::bind(&socket).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    let local = LocalPage::new(listener, Target::Unix(socket), Arc::new(ManualClock::default())).unwrap();
+    in_background(async move { serve_local(local, std::future::pending()).await.unwrap() });
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = control.accept().unwrap();
+        let mut taken = [0; 1024];
+        let count = stream.read(&mut taken).unwrap();
+        let disposition = "content-disposition: attachment; filename=\"a\"";
+        write!(stream, "HTTP/1.1 200 OK\r\n{disposition}\r\ncontent-length: 4\r\n\r\nfile").unwrap();
+        String::from_utf8_lossy(&taken[..count]).into_owned()
+    });
+    let answer = ask(to, "GET /download/a-secret", &["cookie: x=y"], "");
+    assert!(answer.contains("attachment") && answer.ends_with("file"), "{answer}");
+    let taken = server.join().unwrap();
+    assert!(taken.starts_with("GET /download/a-secret ") && !taken.contains("cookie"), "{taken}");
+    assert_eq!(status(&ask(to, "GET /download/a/b", &[], "")), 401);
+    assert_eq!(status(&ask(to, "GET /v1/download/a-secret", &[], "")), 401);
+    let other = format!("host: evil.example:{}", to.port());
+    assert_eq!(status(&ask(to, "GET /download/a-secret", &[&other], "")), 421);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn local_page_opens_once_and_passes_on_what_a_session_asks() {
     let folder = std::env::temp_dir().join(format!("cairn-web-{}", std::process::id()));

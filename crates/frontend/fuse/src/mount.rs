@@ -21,6 +21,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_base::FileId;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
@@ -184,6 +185,22 @@ impl Mount {
         for number in self.connection.files.written() {
             self.connection.forget_content(number);
         }
+    }
+
+    /// Has the kernel look a name up again that the server itself has created in the live tree, or
+    /// removed: the kernel caches names, missing names and listings.
+    ///
+    /// Takes locks of the kernel: as [`Mount::refresh`].
+    pub fn forget_name(&self, directory: FileId, name: &[u8]) {
+        let shown = &self.connection.files.shown;
+        if !shown.is_live() || self.has_ended() {
+            return;
+        }
+        let Ok((slot, _)) = shown.file(crate::abi::FUSE_ROOT_ID) else { return };
+        let Ok(number) = shown.number(&slot, directory) else { return };
+        self.connection.forget_name(number, name);
+        // The listing, and the time of its last change.
+        self.connection.forget_content(number);
     }
 
     /// Its users, such as `bash (1234)`, as far as they can be found.

@@ -16,12 +16,14 @@ use cairn_frontend_iscsi::{IscsiServer, Listener as Portal, ServerOptions as Isc
 use cairn_frontend_nbd::{Address as NbdAddress, Listener, NbdServer, ServerOptions};
 use cairn_frontend_session::Windows;
 
+use crate::browse::Browsing;
 use crate::buckets::Buckets;
 use crate::daemon::budgets::Budgets;
 use crate::daemon::config::Config;
 use crate::daemon::damaged::Unknown;
 use crate::daemon::data_dir::{DataDir, guard};
 use crate::daemon::error::DaemonError;
+use crate::daemon::live::Live;
 use crate::daemon::memory::GivingBack;
 use crate::daemon::server::Server;
 use crate::daemon::watchdog::Watchdog;
@@ -93,6 +95,8 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         buckets: Arc::new(Buckets::open(data.path(), clock.clone())),
         groups,
         changed: LastAnswer::default(),
+        browsing: Browsing::default(),
+        live: Live::default(),
         jobs,
         started: clock.monotonic(),
         clock,

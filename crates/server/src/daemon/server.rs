@@ -9,9 +9,11 @@ use cairn_base::Clock;
 use cairn_frontend_iscsi::IscsiServer;
 use cairn_frontend_nbd::NbdServer;
 
+use crate::browse::Browsing;
 use crate::buckets::Buckets;
 use crate::daemon::damaged::Unknown;
 use crate::daemon::data_dir::DataDir;
+use crate::daemon::live::Live;
 use crate::devices::Devices;
 use crate::dumps::handover::Handover;
 use crate::dumps::images::Dumping;
@@ -49,6 +51,8 @@ pub(crate) struct Server {
     pub(crate) groups: Arc<Groups>,
     pub(crate) buckets: Arc<Buckets>,
     pub(crate) changed: LastAnswer,
+    pub(crate) browsing: Browsing,
+    pub(crate) live: Live,
     pub(crate) nbd: NbdServer,
     pub(crate) iscsi: IscsiServer,
     /// The portals that discovery reports to initiators.

@@ -17,6 +17,7 @@ use crate::error::ServerError;
 use crate::mirrors::document::{CUT_PATIENCE, MirrorDocument, millis, now_ms, unhex};
 use crate::mirrors::error::MirrorsError;
 use crate::mirrors::following::Following;
+use crate::mirrors::lags::Lags;
 use crate::mirrors::role_error::RoleError;
 use crate::peers::pace::Pace;
 use crate::state;
@@ -69,6 +70,7 @@ pub(super) struct Live {
     pub(super) following: Option<Following>,
     /// The other side, which was given the role of the source here, takes writes.
     pub(super) taken_over: bool,
+    pub(super) lags: Lags,
     /// Sessions that have failed since the last step.
     pub(super) failures: u32,
     /// The time at which the births of its locked snapshots were last saved, by the monotonic

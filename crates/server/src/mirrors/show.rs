@@ -8,6 +8,7 @@ use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::Snapshot;
 
 use super::{Live, Mirrors, Relation, image_of};
+use crate::error::ServerError;
 use crate::mirrors::document::{Change, MirrorDocument, millis, now_ms};
 use crate::mirrors::error::MirrorsError;
 use crate::mirrors::following::Following;
@@ -58,6 +59,26 @@ struct Facts<'a> {
 }
 
 impl Mirrors {
+    /// Notes the lag of a mirror, if it is time. None is noted while the mirror takes writes.
+    pub(super) fn note_lag(&self, relation: &Relation) {
+        if relation.is_failed_over() {
+            return;
+        }
+        let lag = relation.destination.lag();
+        relation.live.lock().lags.note(self.clock.monotonic(), || api::LagSample {
+            at_ms: now_ms(&*self.clock),
+            lag_ms: lag.map(|lag| millis(lag.age)),
+            lag_bytes: lag.map(|lag| lag.bytes),
+        });
+    }
+
+    /// The lag of a mirror over the last days.
+    pub(crate) fn lags(&self, name: &str) -> Result<Vec<api::LagSample>, ServerError> {
+        let relation = self.get(name)?;
+        let live = relation.live.lock();
+        Ok(live.lags.list())
+    }
+
     pub(super) fn show(&self, relation: &Relation) -> api::Mirror {
         let document = relation.document.lock().clone();
         let open = self.volumes.get(&relation.name).ok();

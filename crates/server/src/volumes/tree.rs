@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_base::FileId;
 use cairn_files::{Owner, Tree};
 use cairn_frontend_fuse::Mount;
 use cairn_volume::Image;
@@ -89,10 +90,19 @@ impl OpenVolume {
         self.volume.image(id).map_err(&failed)
     }
 
+    /// Has the kernel look a name up again that the server has created in the live tree, or
+    /// removed. The caller holds no lock of the tree.
+    pub(crate) fn forget_name(&self, directory: FileId, name: &[u8]) {
+        self.live_mounts().iter().for_each(|mount| mount.forget_name(directory, name));
+    }
+
+    fn live_mounts(&self) -> Vec<Arc<Mount>> {
+        self.mounts.lock().iter().filter_map(|mount| mount.upgrade()).collect()
+    }
+
     /// Makes the kernel write back its cache of mounted files.
     pub(crate) fn collect(&self) {
-        let mounts: Vec<Arc<Mount>> = self.mounts.lock().iter().filter_map(|mount| mount.upgrade()).collect();
-        for mount in mounts {
+        for mount in self.live_mounts() {
             if let Err(error) = mount.collect() {
                 let point = mount.point().display();
                 tracing::warn!(volume = self.name, %point, %error, "the last writes of programs are not in a snapshot");

@@ -99,6 +99,7 @@ struct Record {
     subject: String,
     progress: Arc<Progress>,
     started: Duration,
+    began_ms: u64,
     state: Mutex<(Outcome, Duration)>,
     /// Set once the state has the outcome.
     over: watch::Sender<bool>,
@@ -129,6 +130,7 @@ impl Jobs {
             subject: subject.to_owned(),
             progress: Arc::new(Progress::new(self.clock.clone())),
             started,
+            began_ms: self.clock.now().0 / 1_000_000,
             state: Mutex::new((Outcome::Running, started)),
             over: watch::Sender::new(false),
         });
@@ -243,6 +245,7 @@ impl Record {
             total_bytes,
             rate,
             seconds_left: (total_bytes > 0 && rate > 0).then(|| left.div_ceil(rate)),
+            began_ms: self.began_ms,
             elapsed_ms: end.saturating_sub(self.started).as_millis() as u64,
             notes: self.progress.notes.lock().clone(),
             error,

@@ -57,7 +57,7 @@ impl Server {
 
     /// The live tree, if it is open; otherwise the tree on the devices, so that reading changes
     /// nothing. None if no file was ever stored.
-    fn tree_to_look_at(&self, open: &Arc<OpenVolume>) -> Result<Option<Arc<Tree>>, ServerError> {
+    pub(crate) fn tree_to_look_at(&self, open: &Arc<OpenVolume>) -> Result<Option<Arc<Tree>>, ServerError> {
         let failed = ServerError::volume(&open.name);
         let image = match self.groups.showing(open)? {
             Showing::Image(image) => image,
