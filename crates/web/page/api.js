@@ -57,8 +57,32 @@ export async function call(method, path, body, patience = PATIENCE) {
 export const get = (path) => call("GET", path);
 export const post = (path, body = null) => call("POST", path, body, 120_000);
 
+/// Waits until a job is over, and returns it. A job that failed is an error.
+export async function jobDone(job) {
+  let now = job;
+  while (now.state === "running") now = await get(`/v1/jobs/${segment(job.id)}?within_ms=5000`);
+  if (now.state === "failed") throw new Refused(0, now.error);
+  return now;
+}
+
 /// A name as a part of a path.
 export const segment = (name) => encodeURIComponent(name);
+
+/// Reads the stream of changes, and calls `heard` for each of them, until it ends or `signal` ends
+/// it. `begun` is called once it works.
+export async function changes(signal, begun, heard) {
+  const headers = { "x-cairn": localStorage.getItem(KEY) ?? "none" };
+  const options = { headers, cache: "no-store", credentials: "same-origin", redirect: "error", signal };
+  const answer = await fetch("/v1/changes", options);
+  if (!answer.ok) throw new Refused(answer.status, { message: `status ${answer.status}`, next: "" });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  begun();
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    if (value.includes("data:")) heard();
+  }
+}
 
 /// How this page is signed in to, and whether it is.
 export const session = () => send("GET", "/session", undefined, PATIENCE);

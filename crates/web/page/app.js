@@ -1,9 +1,14 @@
 // The frame of the page: the session, the view that the address names, and the status of the
-// server, which is asked for again and again while the page is visible.
+// server. A stream says when it has changed; without the stream it is asked for again and again. A
+// page that is not visible does neither.
 
-import { get, session, signIn, signOut } from "./api.js";
+import { changes, get, session, signIn, signOut } from "./api.js";
 import { h, morphInside, say, withCommands } from "./dom.js";
 import { Exports, Peers } from "./exports.js";
+import { FilesView } from "./files.js";
+import { FleetView } from "./fleet.js";
+import { HistoryView } from "./history.js";
+import { LogView } from "./log.js";
 import { MirrorView } from "./mirror.js";
 import { Overview } from "./overview.js";
 import { VolumeView } from "./volume.js";
@@ -12,6 +17,12 @@ import { count, duration } from "./words.js";
 /// Between an answer and the next request, in milliseconds: shorter while a job runs.
 const EVERY = 2000;
 const EVERY_BUSY = 1000;
+
+/// The same while the stream of changes works: only ages change without a message.
+const EVERY_HEARD = 10_000;
+
+/// After the stream has ended it is tried again.
+const STREAM_AGAIN = 10_000;
 
 const main = document.getElementById("main");
 const nav = document.getElementById("views");
@@ -43,11 +54,51 @@ const app = {
 
 let timer = 0;
 let asking = null;
+let askAgain = false;
+
+/// The stream of changes: what ends it, and whether it works.
+let stream = null;
+let hears = false;
+
+/// Listens for changes while the page is visible.
+async function listen() {
+  if (stream || !app.signedIn || document.visibilityState !== "visible") return;
+  const own = new AbortController();
+  stream = own;
+  try {
+    await changes(own.signal, () => { hears = true; }, () => ask());
+  } catch {
+    // Without it the page asks: that says what is wrong.
+  }
+  if (stream !== own) return;
+  stream = null;
+  hears = false;
+  if (!own.signal.aborted) {
+    ask();
+    setTimeout(listen, STREAM_AGAIN);
+  }
+}
+
+function hush() {
+  stream?.abort();
+  stream = null;
+  hears = false;
+}
 let silentSince = 0;
 
+/// Asks for the status. A change that is heard while an answer is on its way is asked for after it.
 async function ask() {
-  if (asking) return asking;
-  asking = askOnce().finally(() => { asking = null; });
+  if (asking) {
+    askAgain = true;
+    return asking;
+  }
+  asking = askOnce().finally(() => {
+    asking = null;
+    if (askAgain && app.signedIn) {
+      askAgain = false;
+      ask();
+    }
+  });
   return asking;
 }
 
@@ -72,7 +123,7 @@ async function askOnce() {
     clearTimeout(timer);
     if (app.signedIn && document.visibilityState === "visible") {
       const busy = app.jobs.some((job) => job.state === "running");
-      timer = setTimeout(ask, busy ? EVERY_BUSY : EVERY);
+      timer = setTimeout(ask, hears ? EVERY_HEARD : busy ? EVERY_BUSY : EVERY);
     }
   }
 }
@@ -88,7 +139,11 @@ const ROUTES = [
   [/^#\/volume\/([^/]+)$/, (name) => new VolumeView(app, name, false)],
   [/^#\/device\/([^/]+)$/, (name) => new VolumeView(app, name, true)],
   [/^#\/mirror\/([^/]+)$/, (name) => new MirrorView(app, name)],
+  [/^#\/history\/([^/]+)$/, (name) => new HistoryView(app, name)],
+  [/^#\/files\/([^/]+)((?:\/[^/]+)*)\/?$/, (name, rest) => filesView(name, rest)],
   [/^#\/exports$/, () => new Exports(app)],
+  [/^#\/fleet$/, () => new FleetView(app)],
+  [/^#\/log$/, () => new LogView(app)],
   [/^#\/peers$/, () => new Peers(app)],
   [/^(#\/?)?$/, () => new Overview(app)],
 ];
@@ -103,10 +158,17 @@ function route() {
     } catch {
       break;
     }
-    open(make(name));
+    open(make(name, found[2]));
     return;
   }
   location.replace("#/");
+}
+
+/// `VOLUME` or `VOLUME@INSTANT`, and the encoded names of a folder.
+function filesView(instant, rest) {
+  const at = instant.indexOf("@");
+  const names = rest.split("/").filter(Boolean);
+  return at < 0 ? new FilesView(app, instant, null, names) : new FilesView(app, instant.slice(0, at), instant.slice(at + 1), names);
 }
 
 function open(view) {
@@ -138,7 +200,7 @@ function drawFrame() {
   document.title = `${lead}${view.title} · Cairn`;
   nav.hidden = false;
   leave.hidden = false;
-  const links = [["#/", "Overview"], ["#/exports", "Exports"], ["#/peers", "Peers"]];
+  const links = [["#/", "Overview"], ["#/fleet", "Fleet"], ["#/exports", "Exports"], ["#/peers", "Peers"], ["#/log", "Log"]];
   const here = location.hash || "#/";
   morphInside(nav, links.map(([href, text]) => h("a", { href, "aria-current": here === href ? "page" : null }, text)));
   const text = status ? `${status.data} · ${status.version} · up ${duration(status.uptime_ms)}` : "";
@@ -149,6 +211,7 @@ function drawFrame() {
 /// The form in which the token is given; or, on the page of `cairn web`, how to get a link.
 function showSignIn(proof, problem) {
   app.signedIn = false;
+  hush();
   app.view?.stop();
   app.view = null;
   app.status = null;
@@ -204,6 +267,7 @@ function problemLines(problem) {
 
 async function begin() {
   app.signedIn = true;
+  listen();
   await ask();
   if (app.signedIn) route();
 }
@@ -237,8 +301,13 @@ document.addEventListener("cairn-signed-out", async () => {
   showSignIn(proof, { message: "the session has ended", next: null });
 });
 document.addEventListener("visibilitychange", () => {
-  if (document.visibilityState === "visible" && app.signedIn) ask();
-  else clearTimeout(timer);
+  if (document.visibilityState === "visible" && app.signedIn) {
+    listen();
+    ask();
+  } else {
+    hush();
+    clearTimeout(timer);
+  }
 });
 addEventListener("hashchange", () => {
   if (/^#link=/.test(location.hash)) start();

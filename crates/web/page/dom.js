@@ -26,7 +26,7 @@ function add(element, children) {
 /// style as text, and people open and close details.
 const OWN = ["open", "style"];
 
-const HANDLERS = ["onclick", "onsubmit", "oninput", "onkeydown", "ontoggle"];
+const HANDLERS = ["onclick", "onsubmit", "oninput", "onchange", "onkeydown", "ontoggle"];
 
 /// Makes `old` look like `fresh`, and changes what differs alone: focus, selections and open parts
 /// stay. The inside of an element with `data-kept` is its own business.

@@ -3,6 +3,7 @@
 import { call, post, segment } from "./api.js";
 import { act, actionButton } from "./dialog.js";
 import { command, facts, h, section } from "./dom.js";
+import { filesHref } from "./paths.js";
 import { ago, duration, size, stamp, utc } from "./words.js";
 
 /// The URI of the same LUN in a snapshot or a view.
@@ -38,6 +39,7 @@ function ofSnapshot(view, item) {
   const before = snapshots[at - 1];
   const isMirror = view.volume?.role === "destination";
   const buttons = [
+    h("a", { class: "button", href: filesHref(view.name, item.name) }, "Files"),
     actionButton("Clone …", () => cloneOf(view, item)),
     !isMirror && actionButton("Roll back …", () => rollBack(view, item.name), { danger: true }),
     !isMirror && actionButton(item.held ? "Release" : "Hold", () => hold(view, item)),
@@ -61,7 +63,11 @@ function ofInstant(view, item) {
   const isMirror = view.volume?.role === "destination";
   const argument = item.kind === "mark" ? `--mark ${item.name}` : `--at '${utc(item.at)}'`;
   const instant = item.kind === "mark" ? { mark: item.name } : { at_ns: item.at * 1e6 };
+  const shown = (view.history?.views ?? []).find((one) => !one.writable && one.at_ns === instant.at_ns);
   const buttons = [
+    view.volume && (shown
+      ? h("a", { class: "button", href: filesHref(view.name, shown.name.slice(view.name.length + 1)) }, "Files")
+      : actionButton("Files …", () => filesAt(view, item, argument, instant))),
     actionButton("View …", () => viewAt(view, item, argument, instant)),
     !isMirror && actionButton("Revert …", () => revert(view, item, argument, instant), { danger: true }),
     isMirror && actionButton("Rewind …", () => revert(view, item, argument, instant, true), { danger: true }),
@@ -159,7 +165,7 @@ function remove(view, item) {
 }
 
 function viewAt(view, item, argument, instant) {
-  const name = item.kind === "mark" ? item.name : `at-${utc(item.at).replace(/[^0-9]/g, "").slice(0, 14)}`;
+  const name = nameOfView(item);
   return {
     title: `View of ${view.name}`,
     words: () => ["This exports what was there at that instant, read-only, beside the present state."],
@@ -177,6 +183,25 @@ function viewAt(view, item, argument, instant) {
     after: view.refresh,
   };
 }
+
+/// Shows the files of an instant, through a view of it.
+function filesAt(view, item, argument, instant) {
+  const name = nameOfView(item);
+  let made = null;
+  return {
+    title: `Files of ${view.name} at ${item.name ?? stamp(item.at)}`,
+    words: () => [`This makes the read-only view ${view.name}@${name}, which shows what was there at that instant. The page of its files has a button that ends it.`],
+    line: () => `cairn history view ${view.name} ${argument} --export ${name}`,
+    verb: "Show them",
+    run: async () => {
+      made = await post(`/v1/devices/${segment(view.name)}/views`, { name, instant, writable: false });
+      return `${made.name} shows ${stamp(made.at_ns / 1e6)}.`;
+    },
+    after: () => { location.hash = filesHref(view.name, name); },
+  };
+}
+
+const nameOfView = (item) => (item.kind === "mark" ? item.name : `at-${utc(item.at).replace(/[^0-9]/g, "").slice(0, 14)}`);
 
 /// Brings a volume, a device or a mirror back to an instant; also the undo of that.
 function revert(view, item, argument, instant, isMirror = false) {

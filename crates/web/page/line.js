@@ -51,6 +51,12 @@ export class TimeLine {
     );
     const zoom = (label, text, act) => h("button", { type: "button", "aria-label": label, onclick: act }, text);
     this.range = h("span", { class: "line-range" });
+    this.goal = h("input", { id: "line-goal", class: "short", autocomplete: "off", spellcheck: "false", placeholder: "14:03", "aria-describedby": "line-goal-help" });
+    this.goalHelp = h("span", { class: "hint", id: "line-goal-help", role: "status" }, "a time, or a date and a time");
+    const go = (event) => {
+      event.preventDefault();
+      this.goTo(this.goal.value);
+    };
     this.element = h(
       "div",
       { class: "line" },
@@ -67,6 +73,7 @@ export class TimeLine {
         zoom("Everything", "All", () => this.all()),
         this.range,
       ),
+      h("form", { class: "pick", onsubmit: go }, h("label", { for: "line-goal" }, "Go to"), this.goal, h("button", { type: "submit" }, "Go"), this.goalHelp),
       this.slider,
       h("p", { class: "hint", id: "line-help" }, HELP),
     );
@@ -165,6 +172,26 @@ export class TimeLine {
     const rounded = Math.round(at / fine) * fine;
     if (at < reach.start || at > Date.now()) return null;
     return { kind: "instant", at: Math.min(Math.max(rounded, Math.ceil(reach.start)), Date.now()), name: null };
+  }
+
+  /// Picks the instant of a local time: in the window of history exactly, otherwise the last
+  /// snapshot or mark up to it.
+  goTo(text) {
+    const at = localTime(text, Date.now());
+    const tell = (words) => { this.goalHelp.textContent = words; };
+    if (at === null) {
+      tell("write it as 14:03, 14:03:10 or 2026-11-28 14:03");
+      return;
+    }
+    const reach = this.data.window;
+    const inside = reach && at >= reach.start && at <= Date.now();
+    const before = this.items[first(this.items, at + 1) - 1];
+    if (!inside && !before) {
+      tell(`nothing is kept of ${stamp(at)}`);
+      return;
+    }
+    tell(inside ? `picked ${stamp(at)}` : `${before.name} is the last before ${stamp(at)}`);
+    this.pick(inside ? { kind: "instant", at, name: null } : before);
   }
 
   listen() {
@@ -457,6 +484,18 @@ export class TimeLine {
     const { snapshots, marks } = this.data;
     return `${count(snapshots.length, "snapshot")}, ${count(marks.length, "mark")}`;
   }
+}
+
+/// A local time as people write it; a time of day is the last one that has passed.
+export function localTime(text, now) {
+  const found = /^(?:(\d{4})-(\d\d)-(\d\d)[ T]+)?(\d{1,2}):(\d\d)(?::(\d\d)(?:\.(\d{1,3}))?)?$/.exec(text.trim());
+  if (!found) return null;
+  const [, year, month, day, hour, minute, second = "0", part = "0"] = found;
+  const at = new Date(now);
+  if (year) at.setFullYear(Number(year), Number(month) - 1, Number(day));
+  at.setHours(Number(hour), Number(minute), Number(second), Number(part.padEnd(3, "0")));
+  if (!year && at.getTime() > now) at.setDate(at.getDate() - 1);
+  return Number.isNaN(at.getTime()) ? null : at.getTime();
 }
 
 /// The place of the first item at `at` or later.

@@ -1,21 +1,23 @@
 // A mirror: both sides, its lag, its transfers, and what a failover would do and lose.
 
-import { get, post, call, segment } from "./api.js";
+import { get, jobDone, post, call, segment } from "./api.js";
 import { actionButton } from "./dialog.js";
 import { bar, facts, h, section, table, withCommands } from "./dom.js";
 import { jobTable, toneOf } from "./overview.js";
+import { plot } from "./plot.js";
+import { SourceSide, followAgain } from "./source.js";
 import { ago, count, duration, interval, plain, size, stamp } from "./words.js";
 
-/// Looks at the lag that the curve keeps: half an hour of them.
-const LOOKS = 900;
-
-/// The lag of each mirror since this page was opened.
-const lags = new Map();
+/// The server has a sample of the lag each minute.
+const SAMPLES_EVERY = 60_000;
 
 export class MirrorView {
   constructor(app, name) {
     this.app = app;
     this.name = name;
+    this.samples = [];
+    this.asked = 0;
+    this.source = new SourceSide(app, name);
     this.refresh = () => this.app.poll();
   }
 
@@ -29,10 +31,18 @@ export class MirrorView {
 
   update() {
     const { mirror } = this;
-    if (!mirror || mirror.lag_ms === null) return;
-    const kept = lags.get(this.name) ?? [];
-    kept.push({ at: Date.now(), lag: mirror.lag_ms });
-    lags.set(this.name, kept.slice(-LOOKS));
+    if (!mirror || this.isSource) this.source.update();
+    if (!mirror || Date.now() - this.asked < SAMPLES_EVERY) return;
+    this.asked = Date.now();
+    get(`${this.path}/lags`).then((samples) => {
+      this.samples = samples;
+      this.app.draw();
+    }, () => {});
+  }
+
+  /// Other servers follow this volume.
+  get isSource() {
+    return this.source.followers.length > 0 || this.mirror?.role === "source";
   }
 
   get mirror() {
@@ -46,6 +56,14 @@ export class MirrorView {
   render() {
     const { mirror, name } = this;
     if (!this.app.status) return [];
+    if (!mirror && this.app.status.volumes.some((volume) => volume.name === name)) {
+      return [
+        h("h1", { "data-key": "title" }, `Mirrors of ${name}`),
+        h("p", { class: "buttons", "data-key": "actions" }, h("a", { class: "button", href: `#/volume/${encodeURIComponent(name)}` }, "Time line")),
+        ...this.source.parts(),
+        section("Jobs", jobTable(this.app.jobs, this.app, name)),
+      ];
+    }
     if (!mirror) return [h("h1", {}, name), h("p", { class: "note bad" }, `There is no mirror ${name} here. `, h("a", { href: "#/" }, "All mirrors"))];
     const tone = toneOf(mirror);
     const follows = mirror.role === "destination";
@@ -60,7 +78,7 @@ export class MirrorView {
         mirror.problem && h("p", { class: "next" }, `The last update failed: ${mirror.problem.message}`),
       ),
       sides(mirror),
-      follows && lagPart(mirror),
+      follows && lagPart(mirror, this.samples),
       h(
         "p",
         { class: "buttons", "data-key": "actions" },
@@ -70,6 +88,9 @@ export class MirrorView {
         follows && (mirror.paused
           ? actionButton("Resume …", () => this.pause(false))
           : actionButton("Pause …", () => this.pause(true))),
+        follows && actionButton("Change roles …", () => this.reverse(), { danger: true }),
+        !follows && actionButton("Rehearse the way back …", () => followAgain(this.app, name, null, "rehearse")),
+        !follows && actionButton("Follow the other side …", () => followAgain(this.app, name, null, "resync"), { danger: true }),
         follows && actionButton("Rehearse a failover …", () => this.failover(false)),
         follows && actionButton("Fail over …", () => this.failover(true), { danger: true }),
         h("a", { class: "button", href: `#/volume/${encodeURIComponent(name)}` }, "Time line"),
@@ -77,24 +98,96 @@ export class MirrorView {
       section("Transfers", transfers(mirror)),
       section("Settings", settings(mirror)),
       section("Proof", this.proof(mirror)),
+      follows && this.drills(),
+      ...(this.isSource ? this.source.parts() : [this.priceNote(mirror)]),
       section("Jobs", jobTable(this.app.jobs, this.app, name)),
     ];
   }
 
   proof(mirror) {
     const { verified } = mirror;
-    const drill = this.app.status.drills.find((found) => found.mirror === this.name);
-    const last = drill?.last;
     return facts([
       ["Verified", verified
         ? `${ago(verified.started_ms)}: ${size(verified.compared_bytes)} compared, ${verified.differences_total === 0 ? "no difference" : count(verified.differences_total, "difference")}`
         : withCommands(`never; \`cairn mirror verify ${this.name}\``)],
-      ["Drill", last
-        ? `${plain(last.outcome)} ${ago(last.at_ms)}, recovery took ${duration(last.recovery_ms)}`
-        : withCommands(`never; \`cairn mirror drill ${this.name} --probe COMMAND\``)],
       ["Locked snapshots", mirror.locked > 0 ? `${mirror.locked}${mirror.locked_until_ms ? `, the last until ${stamp(mirror.locked_until_ms)}` : ""}` : "none"],
       ["Repaired", mirror.mended_here + mirror.mended_there > 0 ? `${mirror.mended_here} blocks here, ${mirror.mended_there} at the source` : null],
     ]);
+  }
+
+  /// The drills: a clone of the newest image is served, and a command of the owner tries it.
+  drills() {
+    const drill = this.app.status.drills.find((found) => found.mirror === this.name);
+    if (!drill) return section("Drills", h("p", { class: "empty" }, withCommands(`none was made; make one with \`cairn mirror drill ${this.name} --probe COMMAND\``)));
+    const { last } = drill;
+    const row = last && {
+      key: String(last.at_ms),
+      cells: [
+        h("span", { class: `state ${last.outcome === "passed" ? "good" : "bad"}` }, plain(last.outcome)),
+        stamp(last.at_ms),
+        last.snapshot,
+        duration(Math.max(0, last.at_ms - last.image_ms)),
+        duration(last.served_ms),
+        duration(last.recovery_ms),
+        last.said.trim().split("\n").pop(),
+      ],
+    };
+    const columns = ["Outcome", "Began", "Image", ["Image was old", "n"], ["Served after", "n"], ["Recovered after", "n"], "Said"];
+    return section(
+      "Drills",
+      facts([
+        ["Probe", h("code", {}, drill.probe)],
+        ["Each", drill.every_ms ? interval(drill.every_ms) : "on request"],
+        ["Last that passed", drill.age_ms !== null ? `${duration(drill.age_ms)} ago${drill.stale ? ", which is too long" : ""}` : "none"],
+        ["Now", drill.running ? "one runs" : null],
+      ]),
+      table("The last drill", columns, row ? [row] : [], "none has ended yet"),
+      !drill.running && h("p", { class: "buttons" }, actionButton("Make a drill …", () => this.drill(drill))),
+    );
+  }
+
+  drill(drill) {
+    return {
+      title: `Make a drill of ${this.name}`,
+      words: () => ["A clone of the newest image is served, and the probe runs on it. The clone is deleted then. The mirror goes on as it is.", `The probe: \`${drill.probe}\``],
+      line: () => `cairn mirror drill ${this.name}`,
+      verb: "Make it",
+      run: async () => {
+        await post(`${this.path}/drill`, {});
+        return "The drill runs; the table of jobs shows its progress.";
+      },
+      after: this.refresh,
+    };
+  }
+
+  /// Only the source sees the writes of clients.
+  priceNote(mirror) {
+    return section("Price of a lag", h("p", {}, withCommands(`The server of the source knows what each lag would cost on this link. On its page it is under Mirrors of ${mirror.source_volume}; there, the command is \`cairn plan ${mirror.source_volume} --link 100M\`.`)));
+  }
+
+  /// A planned change of roles, without a loss.
+  reverse() {
+    const { name, mirror } = this;
+    return {
+      title: `Change the roles of ${name}`,
+      words: async () => {
+        await post("/v1/dry-run", { what: "reverse-mirror", mirror: name });
+        return [
+          `1. ${mirror.source_volume} at ${mirror.source_address} stops, and its clients are disconnected.`,
+          "2. Its last changes come here: nothing is lost.",
+          `3. ${name} takes writes, and the other side follows it.`,
+          `The source must allow it: \`cairn mirror allow-reverse ${mirror.source_volume}\` there.`,
+        ];
+      },
+      typed: name,
+      line: () => `cairn mirror reverse ${name}`,
+      verb: "Change roles",
+      run: async () => {
+        await jobDone(await post(`${this.path}/reverse`));
+        return `${name} takes writes now, and the other side follows it.`;
+      },
+      after: this.refresh,
+    };
   }
 
   updateNow() {
@@ -223,7 +316,7 @@ function sides(mirror) {
   );
 }
 
-function lagPart(mirror) {
+function lagPart(mirror, samples) {
   const { lag_ms: lag, rpo_ms: rpo } = mirror;
   const text = lag === null
     ? "The lag is not known."
@@ -235,29 +328,30 @@ function lagPart(mirror) {
     { class: "lag", "data-key": "lag" },
     h("p", {}, lag === null ? text : `${text}${bytes}${limit}.`),
     rpo && lag !== null ? bar(lag, Math.max(rpo, lag), `lag ${duration(lag)} of ${interval(rpo)}`, mirror.over_rpo) : null,
-    curve(lags.get(mirror.name) ?? [], rpo),
+    curve(mirror, samples),
   );
 }
 
-/// The lag since this page was opened, as a curve.
-function curve(looks, rpo) {
-  if (looks.length < 10) return null;
-  const [width, height] = [600, 60];
-  const [first, last] = [looks[0].at, looks[looks.length - 1].at];
-  const most = Math.max(rpo ?? 0, ...looks.map((look) => look.lag), 1);
-  const x = (at) => ((at - first) / Math.max(1, last - first)) * width;
-  const y = (lag) => height - 2 - (lag / most) * (height - 4);
-  const points = looks.map((look) => `${x(look.at).toFixed(1)},${y(look.lag).toFixed(1)}`).join(" ");
-  const make = (tag, attributes) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    return element;
-  };
-  const words = `Lag of the last ${duration(last - first)}: now ${duration(looks[looks.length - 1].lag)}, at most ${duration(Math.max(...looks.map((look) => look.lag)))}`;
-  const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, class: "curve", role: "img", "aria-label": words, preserveAspectRatio: "none" });
-  if (rpo) svg.append(make("line", { x1: 0, x2: width, y1: y(rpo), y2: y(rpo), class: "limit" }));
-  svg.append(make("polyline", { points }));
-  return h("div", {}, svg, h("p", { class: "hint" }, words, "."));
+/// The lag over hours, as a curve, from the samples of the server.
+function curve(mirror, samples) {
+  const { rpo_ms: rpo, lag_ms: lag } = mirror;
+  const points = samples.map((sample) => [sample.at_ms, sample.lag_ms]);
+  if (lag !== null) points.push([Date.now(), lag]);
+  const known = points.filter(([, value]) => value !== null);
+  if (known.length < 2) return h("p", { class: "hint" }, "The server keeps the lag of two days, a sample each minute. It has just begun.");
+  const span = known[known.length - 1][0] - known[0][0];
+  const most = Math.max(...known.map(([, value]) => value));
+  const over = rpo ? known.filter(([, value]) => value > rpo).length : 0;
+  const words = `Lag of the last ${duration(span)}: now ${duration(lag)}, at most ${duration(most)}${rpo ? `; more than the RPO in ${count(over, "sample")} of ${known.length}` : ""}.`;
+  const drawn = plot({
+    lines: [{ name: "lag", style: "one", points }],
+    limit: rpo,
+    label: words,
+    top: duration(Math.max(most, rpo ?? 0)),
+    ends: [stamp(known[0][0]), "now"],
+    names: false,
+  });
+  return h("div", {}, drawn, h("p", { class: "hint" }, words, rpo ? " The dashed line is the RPO." : null));
 }
 
 function transfers(mirror) {

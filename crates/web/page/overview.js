@@ -3,6 +3,7 @@
 import { call } from "./api.js";
 import { actionButton } from "./dialog.js";
 import { bar, h, section, table, withCommands } from "./dom.js";
+import { filesHref } from "./paths.js";
 import { followerTable } from "./volume.js";
 import { ago, count, duration, interval, latency, plain, rate, size } from "./words.js";
 
@@ -88,11 +89,12 @@ function volumeTable(volumes) {
         host ? h("span", { class: tightHost ? "warned" : null }, size(host.free_bytes)) : "-",
         String(volume.luns),
         volume.snapshots.toLocaleString("en"),
-        volume.history ? "yes" : "",
+        volume.history ? h("a", { href: `#/history/${encodeURIComponent(volume.name)}`, "aria-label": `History of ${volume.name}` }, "yes") : "",
+        volume.role === "unavailable" ? "" : h("a", { href: filesHref(volume.name, null), "aria-label": `Files of ${volume.name}` }, "Files"),
       ],
     };
   });
-  const columns = ["Name", "Role", "Space", ["Used", "n"], ["Free", "n"], ["Disk free", "n"], ["LUNs", "n"], ["Snapshots", "n"], "History"];
+  const columns = ["Name", "Role", "Space", ["Used", "n"], ["Free", "n"], ["Disk free", "n"], ["LUNs", "n"], ["Snapshots", "n"], "History", "Files"];
   return table("Volumes", columns, rows, "none; make one with: cairn volume create vol0 --size 100G");
 }
 

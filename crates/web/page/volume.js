@@ -5,6 +5,7 @@ import { actionButton } from "./dialog.js";
 import { bar, command, facts, h, say, section, table } from "./dom.js";
 import { picked, setMark, takeSnapshot, views } from "./instant.js";
 import { TimeLine } from "./line.js";
+import { filesHref } from "./paths.js";
 import { ago, count, duration, interval, plain, size, stamp } from "./words.js";
 
 /// Rows of the list of snapshots at first, and more of them at each press.
@@ -181,7 +182,10 @@ export class VolumeView {
         { class: "buttons", "data-key": "actions" },
         canSnapshot && actionButton("Take a snapshot …", () => takeSnapshot(this)),
         this.history && !mirror && actionButton("Mark this instant …", () => setMark(this)),
-        mirror && h("a", { class: "button", href: `#/mirror/${encodeURIComponent(name)}` }, "Mirror"),
+        volume && volume.role !== "unavailable" && h("a", { class: "button", href: filesHref(name, null) }, "Files"),
+        (mirror || this.isMirrored()) && h("a", { class: "button", href: `#/mirror/${encodeURIComponent(name)}` }, mirror ? "Mirror" : "Mirrors"),
+        (volume || device) && this.history && h("a", { class: "button", href: `#/history/${encodeURIComponent(name)}` }, "History"),
+        volume && !mirror && !this.isMirrored() && h("a", { class: "button", href: `#/mirror/${encodeURIComponent(name)}` }, "Price of a lag"),
       ),
       h(
         "section",
@@ -235,6 +239,10 @@ export class VolumeView {
       table("Snapshots and marks in the range of the time line", ["Name", "", "Taken", ["Age", "n"]], rows, "nothing in this range"),
       more > 0 && h("p", {}, h("button", { type: "button", onclick: () => { this.rows += ROWS; this.app.draw(); } }, `Show ${Math.min(more, ROWS)} more of ${more}`)),
     );
+  }
+
+  isMirrored() {
+    return (this.app.status?.followers ?? []).some((follower) => follower.volume === this.name);
   }
 
   mirrors() {
