@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_api as api;
 use cairn_files::{Tree, TreeError, path_bytes, path_text, quoted_path};
@@ -18,6 +19,9 @@ use crate::volumes::open::OpenVolume;
 
 /// Names on a page of a listing.
 const NAMES_MAX: u32 = 1000;
+
+/// An answer with versions looks at no further snapshots after this time.
+const VERSIONS_TIME: Duration = Duration::from_secs(4);
 
 /// Why a download needs a place.
 const DOWNLOADING: &str = "other downloads from it are under way";
@@ -137,12 +141,16 @@ impl Server {
             }
         };
         let end = (begin + SNAPSHOTS_MAX).min(snapshots.len());
-        let more = (end < snapshots.len()).then(|| snapshots[end - 1].0.clone());
         let now = asked.before.is_none().then_some(Instant { snapshot: None });
         let past = snapshots[begin..end].iter().map(|one| Instant { snapshot: Some(one.clone()) });
         let instants = now.into_iter().chain(past).collect();
         let name = names.last().copied().unwrap_or_default();
-        let versions = versions(&names.join(&b'/'), name, instants, |at| self.tree_at(&open, at));
+        let began = self.clock.monotonic();
+        let is_late = || self.clock.monotonic().saturating_sub(began) > VERSIONS_TIME;
+        let (versions, looked) =
+            versions(&names.join(&b'/'), name, instants, is_late, |at| self.tree_at(&open, at));
+        let end = begin + looked;
+        let more = (looked > 0 && end < snapshots.len()).then(|| snapshots[end - 1].0.clone());
         Ok(api::FileVersions { path: path_text(&from_root(&names)), versions, more })
     }
 

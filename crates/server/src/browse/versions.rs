@@ -9,8 +9,8 @@ use cairn_files::{Stat, Tree, TreeError};
 use super::entry;
 use crate::error::ServerError;
 
-/// Snapshots that one answer looks at.
-pub(super) const SNAPSHOTS_MAX: usize = 200;
+/// Snapshots that one answer looks at, at most.
+pub(super) const SNAPSHOTS_MAX: usize = 500;
 
 /// The state of a path at an instant. Two instants with equal states show one version.
 #[derive(PartialEq, Eq)]
@@ -49,16 +49,24 @@ fn look(tree: &Tree, path: &[u8]) -> Result<Option<Stat>, String> {
     }
 }
 
-/// The versions of a path over these instants, which are in order, the newest first.
+/// The versions of a path over these instants, which are in order, the newest first; and the number
+/// of snapshots that were looked at, at least one. The rest is left for another answer when it is
+/// late: a slow disk must not look like one that hangs.
 pub(super) fn versions(
     path: &[u8],
     name: &[u8],
     instants: Vec<Instant>,
+    is_late: impl Fn() -> bool,
     tree_of: impl Fn(Option<&str>) -> Result<Option<Arc<Tree>>, ServerError>,
-) -> Vec<api::FileVersion> {
+) -> (Vec<api::FileVersion>, usize) {
+    let mut looked = 0;
     let mut versions: Vec<api::FileVersion> = Vec::new();
     let mut last = None;
     for Instant { snapshot } in instants {
+        if looked > 0 && is_late() {
+            break;
+        }
+        looked += usize::from(snapshot.is_some());
         let at = snapshot.as_ref().map(|(name, _)| name.as_str());
         let tree = tree_of(at);
         let found = match &tree {
@@ -91,5 +99,5 @@ pub(super) fn versions(
         }
         last = Some(state);
     }
-    versions
+    (versions, looked)
 }
