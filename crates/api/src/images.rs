@@ -338,6 +338,9 @@ pub struct UnfinishedRestore {
     pub durable_bytes: u64,
     /// Bytes of blocks of all dumps.
     pub total_bytes: u64,
+    /// It restores an image of a mirror in a bucket, which `files` names, and no dump.
+    #[serde(default)]
+    pub of_mirror: bool,
 }
 
 /// A volume that was restored.

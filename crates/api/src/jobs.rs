@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    BucketCheck, BucketPruned, CheckResult, DrillResult, DumpResult, ErrorBody, FileDumpResult, GroupReverse,
-    Mirror, MirrorVerify, RestoreResult, RestoredFiles, Volume,
+    BucketCheck, BucketMirror, BucketPruned, BucketVerify, CheckResult, DeletedBucketMirror, DrillResult,
+    DumpResult, ErrorBody, FileDumpResult, GroupReverse, Mirror, MirrorVerify, RestoreResult, RestoredFiles,
+    Volume,
 };
 
 /// How a job is.
@@ -93,4 +94,10 @@ pub enum JobOutcome {
     Opened(Box<Volume>),
     /// Of `file restore`.
     FileRestore(RestoredFiles),
+    /// Of `mirror create --to` and of updates into a bucket.
+    BucketMirror(Box<BucketMirror>),
+    /// Of `mirror verify` of a mirror in a bucket.
+    BucketVerify(Box<BucketVerify>),
+    /// Of `mirror delete --purge`.
+    BucketMirrorDeleted(DeletedBucketMirror),
 }

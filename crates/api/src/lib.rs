@@ -9,6 +9,7 @@ mod access;
 mod activity;
 mod address;
 mod browse;
+mod bucket_mirrors;
 mod buckets;
 mod changed;
 #[cfg(feature = "client")]
@@ -51,6 +52,10 @@ pub use address::{Address, DEFAULT_DATA, InvalidAddress};
 pub use browse::{
     Download, FileEntry, FileKind, FileListing, FilePlace, FileVersion, FileVersions, ListFiles,
     ListVersions, RestoreFiles, RestoredFiles,
+pub use bucket_mirrors::{
+    BucketImage, BucketImages, BucketImagesQuery, BucketMirror, BucketMirrorPlan, BucketMirrorState,
+    BucketTransfer, BucketVerify, BucketVolume, CreateBucketMirror, DeletedBucketMirror, RestoreBucketMirror,
+    SetBucketMirror,
 };
 pub use buckets::{
     AddBucket, AddBucketRecipient, Bucket, BucketAbility, BucketChange, BucketCheck, BucketEncryption,

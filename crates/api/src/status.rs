@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Device, Drill, Export, Follower, Governor, Leftover, Mirror, Mount, Problem, Schedule, Volume, VolumeRole,
+    BucketMirror, Device, Drill, Export, Follower, Governor, Leftover, Mirror, Mount, Problem, Schedule,
+    Volume, VolumeRole,
 };
 
 /// A state file of the server that is there and can't be read.
@@ -106,6 +107,9 @@ pub struct Status {
     pub mirrors: Vec<Mirror>,
     /// The drills of those mirrors.
     pub drills: Vec<Drill>,
+    /// The mirrors of volumes of this server in buckets.
+    #[serde(default)]
+    pub bucket_mirrors: Vec<BucketMirror>,
     /// What mirrors may cost clients, where that was said.
     pub governors: Vec<Governor>,
     /// The mirrors that follow volumes of this server.
@@ -138,5 +142,6 @@ impl Status {
         self.volumes.iter().any(|volume| volume.name == *subject && is_hurt(volume))
             || self.devices.iter().any(|device| device.name == *subject && device.problem.is_some())
             || self.mirrors.iter().any(|mirror| mirror.name == *subject && mirror.check > 1)
+            || self.bucket_mirrors.iter().any(|mirror| mirror.name == *subject && mirror.check > 1)
     }
 }

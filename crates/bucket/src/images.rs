@@ -61,6 +61,7 @@ mod inner;
 mod load;
 mod names;
 mod owner;
+mod purge;
 mod reader;
 mod region;
 mod root;
@@ -70,6 +71,7 @@ mod tests;
 mod there;
 mod update;
 mod volume;
+mod volumes;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -86,10 +88,13 @@ pub use self::region::{FRAME_BLOCKS, FRAMES, REGION_BLOCKS, RegionBlocks};
 pub use self::root::{ImageId, ImageLabel};
 pub use self::there::{VolumeThere, volumes_in};
 pub use self::update::Update;
-pub use self::volume::{SourceError, VolumeImage, has_snapshot, snapshots_of};
+pub use self::volume::{
+    SourceError, UpdateProgress, UpdateWork, Updated, VolumeImage, has_snapshot, snapshots_of,
+};
+pub use self::volumes::{ClaimSeen, VolumeInBucket, label_of, volumes};
 
 use self::inner::Inner;
-use crate::store::Store;
+use crate::store::{Nonce, Store};
 use crate::workers::Workers;
 
 #[doc(hidden)]
@@ -146,12 +151,50 @@ impl BucketImages {
         Owner::claim(&self.inner, label, now, cancel)
     }
 
+    /// The newest claim of the volume; none if it was never claimed.
+    ///
+    /// # Errors
+    /// The store failed, or the claim is damaged.
+    pub fn newest_claim(&self, cancel: &Arc<AtomicBool>) -> Result<Option<ClaimSeen>, ImagesError> {
+        let epoch = self.inner.newest_epoch(cancel)?;
+        if epoch == 0 {
+            return Ok(None);
+        }
+        let claim = self.inner.claim_of(epoch, cancel)?;
+        Ok(claim.map(|claim| ClaimSeen { epoch, nonce: claim.nonce, at: claim.at, label: claim.label }))
+    }
+
+    /// As [`BucketImages::claim`], if `after` is still the newest epoch. A server that owned that
+    /// epoch continues so: it never fences a server that took over meanwhile. `nonce` is random and
+    /// new, and shows in [`ClaimSeen::nonce`] that a claim with a lost answer took effect.
+    ///
+    /// # Errors
+    /// As [`BucketImages::claim`]. [`ImagesError::Taken`] also if the epoch after `after` was
+    /// claimed before.
+    pub fn claim_after(
+        &self,
+        (after, nonce): (u32, Nonce),
+        label: &str,
+        now: Timestamp,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Owner, ImagesError> {
+        Owner::claim_after(&self.inner, (after, nonce), label, now, cancel)
+    }
+
     /// The images, in order.
     ///
     /// # Errors
     /// The store failed, or something is damaged.
     pub fn images(&self, cancel: &Arc<AtomicBool>) -> Result<Vec<ImageLabel>, ImagesError> {
         Ok(self.inner.newest(cancel)?.map_or_else(Vec::new, |newest| newest.labels()))
+    }
+
+    /// Bytes of the objects of the newest image.
+    ///
+    /// # Errors
+    /// The store failed, or something is damaged.
+    pub fn newest_bytes(&self, cancel: &Arc<AtomicBool>) -> Result<u64, ImagesError> {
+        Ok(self.inner.newest(cancel)?.map_or(0, |newest| newest.root.stored))
     }
 
     /// Opens an image, or the newest one.

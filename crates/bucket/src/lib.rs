@@ -9,6 +9,7 @@
 
 mod abilities;
 pub mod backed;
+mod below;
 mod date;
 mod directory;
 pub mod dumps;
@@ -29,6 +30,7 @@ mod tests;
 mod workers;
 
 pub use abilities::{Abilities, Ability, Allowed, Found, Use, Verdict};
+pub use below::Below;
 pub use date::{parse_utc, utc};
 pub use directory::Directory;
 pub use error::{CredentialTrouble, KeyTrouble, StoreError, Trouble, Verb};

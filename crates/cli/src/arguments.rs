@@ -31,7 +31,9 @@ pub use image::{
     DumpImage, DumpName, ExtractImage, Image, MountImage, PruneImages, RestoreImage, is_in_bucket, split_path,
 };
 pub use key::Key;
-pub use mirror::{Compress, Decision, DrillMirror, Link, Mirror};
+pub use mirror::{
+    Compress, Decision, DrillMirror, IntoBucket, KeepImages, Link, Mirror, RestoreMirror, When as MirrorWhen,
+};
 pub use notify::{AddNotify, Notify, NotifyKind, NotifySettings, NotifySeverity, NotifyTls, SetNotify};
 pub use restore::Restore;
 pub use service::{ConfigFile, InstallService, Serve, Service};

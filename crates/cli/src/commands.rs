@@ -198,6 +198,8 @@ fn interrupted(
             | "bucket add"
             | "bucket check"
             | "image prune"
+            | "mirror purge"
+            | "mirror restore"
     ) {
         let next = match kind.as_str() {
             // All of it or nothing, and of several mirrors.
@@ -237,7 +239,7 @@ fn interrupted(
     }
     let what = format!("{kind} of {subject} was ended, on the server too");
     // An image dump or a restore may be resumed.
-    let goes_on = matches!(kind.as_str(), "image dump" | "image restore");
+    let goes_on = matches!(kind.as_str(), "image dump" | "image restore" | "mirror restore");
     let next = now.error.filter(|_| goes_on).map(|error| error.next);
     Err(Failure::new(ErrorKind::Interrupted, what, next.unwrap_or_else(|| "run it again".to_owned())))
 }

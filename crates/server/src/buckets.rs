@@ -32,6 +32,7 @@ use crate::state::Unread;
 
 mod commands;
 pub(crate) mod error;
+pub(crate) mod images;
 mod key_commands;
 pub(crate) mod keys;
 #[cfg(test)]
@@ -224,6 +225,11 @@ pub(crate) fn rng() -> Rng {
     Rng::new(u64::from_le_bytes(random_bytes()))
 }
 
+/// A failure that is waited out, in words.
+pub(crate) fn in_words((error, wait): (&StoreError, Duration)) -> String {
+    format!("waiting {} s to try again: {error}", wait.as_secs_f32().ceil())
+}
+
 /// A variable of the server's environment.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
@@ -400,14 +406,22 @@ impl Buckets {
         by: &'static str,
         waiting: &Arc<Mutex<Option<String>>>,
     ) -> Result<OpenBucket, ServerError> {
-        let in_use = self.use_by(name, by)?;
-        let bucket = self.get(name)?;
         let shown = waiting.clone();
         let waiting: Arc<Waiting> = Arc::new(move |failure| {
-            *shown.lock() = failure.map(|(error, wait)| {
-                format!("waiting {} s to try again: {error}", wait.as_secs_f32().ceil())
-            });
+            *shown.lock() = failure.map(in_words);
         });
+        self.open_telling(name, by, waiting)
+    }
+
+    /// The same with any receiver of the failures that are waited out.
+    pub(crate) fn open_telling(
+        self: &Arc<Self>,
+        name: &str,
+        by: &'static str,
+        waiting: Arc<Waiting>,
+    ) -> Result<OpenBucket, ServerError> {
+        let in_use = self.use_by(name, by)?;
+        let bucket = self.get(name)?;
         let store = self.client(&bucket, Patience::default(), Some(waiting))?;
         let (workers, abilities) = (Arc::new(OwnThreads), bucket.abilities);
         Ok(OpenBucket { name: bucket.name, store, workers, abilities, _in_use: in_use })

@@ -23,6 +23,7 @@ use crate::dumps::error::DumpsError;
 use crate::error::words::{in_place, io_next};
 use crate::exports::error::ExportsError;
 use crate::groups::error::GroupsError;
+use crate::mirrors::bucket::error::BucketMirrorError;
 use crate::mirrors::error::MirrorsError;
 use crate::mirrors::role_error::RoleError;
 use crate::peers::error::PeersError;
@@ -133,6 +134,9 @@ pub enum ServerError {
     /// An error of mirrors: their roles, their sources and their transfers.
     #[error(transparent)]
     Mirrors(#[from] MirrorsError),
+    /// An error of mirrors in buckets.
+    #[error(transparent)]
+    BucketMirrors(#[from] BucketMirrorError),
     /// An error of groups.
     #[error(transparent)]
     Groups(#[from] GroupsError),
@@ -294,6 +298,7 @@ impl ServerError {
             E::Mirrors(error) => error.kind(),
             E::Groups(error) => error.kind(),
             E::Buckets(error) => error.kind(),
+            E::BucketMirrors(error) => error.kind(),
             E::Dumps(error) => error.kind(),
             E::Exports(error) => error.kind(),
             E::Volumes(error) => error.kind(),
@@ -335,6 +340,7 @@ impl ServerError {
             E::Mirrors(error) => error.next(),
             E::Groups(error) => error.next(),
             E::Buckets(error) => error.next(),
+            E::BucketMirrors(error) => error.next(),
             E::Dumps(error) => error.next(),
             E::Exports(error) => error.next(),
             E::Volumes(error) => error.next(),

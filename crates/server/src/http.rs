@@ -6,6 +6,7 @@
 mod admission;
 mod answer;
 mod auth;
+mod bucket_mirrors;
 mod buckets;
 mod certificates;
 mod changed;
@@ -83,6 +84,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(quotas::routes())
         .merge(groups::routes())
         .merge(buckets::routes())
+        .merge(bucket_mirrors::routes())
         .merge(notify::routes())
         .merge(recordings::routes())
         .merge(plans::routes())
@@ -160,7 +162,7 @@ pub(crate) async fn serve(
     };
     // Made once: a router that is served directly would be made again for each connection, and
     // `cairn` opens a connection for each request.
-    let (clock, live) = (server.clock.clone(), server.clone());
+    let live = server.clone();
     let downloads = page::downloads(server.clone()).layer(axum::middleware::map_response(tell_version));
     let local = router(server.clone(), false).layer(axum::middleware::from_fn(auth::admit_user));
     let control = guests::Door::open(control, budgets.control);

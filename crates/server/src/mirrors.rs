@@ -39,6 +39,7 @@ use crate::work::jobs::{Jobs, Progress};
 
 mod allowing;
 mod apart;
+pub(crate) mod bucket;
 mod closed;
 mod commands;
 mod consent;

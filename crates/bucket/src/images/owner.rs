@@ -87,9 +87,20 @@ impl Owner {
         now: Timestamp,
         cancel: &Arc<AtomicBool>,
     ) -> Result<Self, ImagesError> {
-        let (volume, nonce) = (inner.volume, inner.nonce());
-        let epoch = inner.newest_epoch(cancel)?;
-        let epoch = epoch.checked_add(1).filter(|epoch| *epoch < u32::MAX);
+        let newest = inner.newest_epoch(cancel)?;
+        Self::claim_after(inner, (newest, inner.nonce()), label, now, cancel)
+    }
+
+    /// Claims the epoch after `after`, and no other one.
+    pub(super) fn claim_after(
+        inner: &Arc<Inner>,
+        (after, nonce): (u32, Nonce),
+        label: &str,
+        now: Timestamp,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Self, ImagesError> {
+        let volume = inner.volume;
+        let epoch = after.checked_add(1).filter(|epoch| *epoch < u32::MAX);
         let epoch = epoch.ok_or(ImagesError::Rule("no epoch is left"))?;
         let claim = Claim { epoch, nonce, at: now, label: label.to_owned() };
         let name = names::epoch(volume, epoch)?;
@@ -151,6 +162,20 @@ impl Owner {
     /// The epoch of this owner.
     pub fn epoch(&self) -> u32 {
         self.epoch
+    }
+
+    /// Looks whether another server has claimed the volume: one request.
+    ///
+    /// # Errors
+    /// [`ImagesError::Fenced`], from then on always.
+    pub fn look(&mut self, cancel: &AtomicBool) -> Result<(), ImagesError> {
+        self.check(cancel)
+    }
+
+    /// The root of the newest committed image.
+    pub fn seen(&self) -> Option<Seen> {
+        let (place, _) = self.state.newest.as_ref()?;
+        Some(Seen { epoch: place.epoch, seq: place.seq, digest: place.digest })
     }
 
     /// The newest committed image.
@@ -324,9 +349,7 @@ impl Owner {
             self.settle(cancel)?;
         }
         self.open = None;
-        let newest = self.state.newest.as_ref();
-        let seen = newest.map(|(place, _)| Seen { epoch: place.epoch, seq: place.seq, digest: place.digest });
-        seen.ok_or(ImagesError::Rule("a committed root is not there"))
+        self.seen().ok_or(ImagesError::Rule("a committed root is not there"))
     }
 
     /// Shows the newest image by a new root with another catalog.

@@ -14,7 +14,8 @@ use super::inner::Inner;
 use super::load::Tables;
 use super::names;
 use super::region::{
-    FRAME_BLOCKS, FRAMES, Frame, HEADER_BYTES_MAX, OBJECT_BYTES_MAX, REGION_BLOCKS, RegionHeader,
+    FRAME_BLOCKS, FRAMES, Frame, HEADER_BYTES_MAX, OBJECT_BYTES_MAX, REGION_BLOCKS, RegionBlocks,
+    RegionHeader,
 };
 use super::root::{ImageId, ImageLabel};
 use super::table::{Entry, Table};
@@ -99,6 +100,36 @@ impl ImageReader {
     /// Regions of which the image has blocks, and bytes of their objects.
     pub fn regions(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.shared.table.iter().map(|(region, entry)| (region, entry.length))
+    }
+
+    /// Reads whole regions at the same time, in order. Each may also have blocks that an older
+    /// image had in the same object.
+    ///
+    /// # Errors
+    /// As [`ImageReader::read`], of each region by itself. Every returned byte was checked.
+    pub fn read_regions(
+        &self,
+        regions: &[u32],
+        cancel: &Arc<AtomicBool>,
+    ) -> Vec<Result<RegionBlocks, ImagesError>> {
+        let mut read = Vec::with_capacity(regions.len());
+        for some in regions.chunks(REGIONS_AT_ONCE) {
+            let Some((own, others)) = some.split_last() else { break };
+            let started: Vec<_> = others
+                .iter()
+                .map(|region| {
+                    let (shared, cancel, region) = (self.shared.clone(), cancel.clone(), *region);
+                    beside(&self.shared.inner.workers, move || shared.whole(region, &cancel)).ok()
+                })
+                .collect();
+            let last = self.shared.whole(*own, cancel);
+            for (region, receiver) in others.iter().zip(started) {
+                let done = receiver.and_then(|receiver| receiver.recv().ok());
+                read.push(done.unwrap_or_else(|| self.shared.whole(*region, cancel)));
+            }
+            read.push(last);
+        }
+        read
     }
 
     /// Reads the blocks of whole frames of one region.
@@ -205,6 +236,35 @@ impl Shared {
         Ok(out)
     }
 
+    /// Reads all blocks of a region.
+    fn whole(&self, region: u32, cancel: &AtomicBool) -> Result<RegionBlocks, ImagesError> {
+        let first = Vbn(u64::from(region) * REGION_BLOCKS as u64);
+        let entry = self.table.get(region).ok_or(ImagesError::NoBlock(first))?;
+        let name = names::region(self.inner.volume, region, entry.at)?;
+        // One byte more shows an object that is too long.
+        let length = (entry.length as usize).min(OBJECT_BYTES_MAX) + 1;
+        let bytes = self.get(&name, 0, length, cancel)?;
+        let damaged = |how| ImagesError::Damaged { name: name.clone(), how };
+        if bytes.len() != entry.length as usize {
+            return Err(damaged("its length is wrong"));
+        }
+        let header = self.check_header((region, entry), &name, &bytes)?;
+        let mut rest = bytes.get(header.length()..).unwrap_or_default();
+        let (mut unpacker, mut blocks) = (None, RegionBlocks::new());
+        for (number, frame) in header.frames.iter().enumerate().filter(|(_, frame)| frame.blocks != 0) {
+            let (stored, later) =
+                rest.split_at_checked(frame.length as usize).ok_or_else(|| damaged("it is cut"))?;
+            rest = later;
+            let plain = frame.unpack(stored, &mut unpacker).map_err(|bad| bad.of(&name))?;
+            for place in 0..FRAME_BLOCKS {
+                if let Some(block) = frame.offset(place).and_then(|at| plain.get(at..at + BLOCK_SIZE)) {
+                    blocks.push(number * FRAME_BLOCKS + place, block);
+                }
+            }
+        }
+        Ok(blocks)
+    }
+
     /// The header of a region, and some of its frames as stored. `count` is the number of blocks that
     /// the caller wants.
     fn stored(
@@ -235,6 +295,25 @@ impl Shared {
         }
     }
 
+    /// The header at the beginning of an object, which must be the one that the table names.
+    fn check_header(
+        &self,
+        (region, entry): (u32, Entry),
+        name: &Name,
+        bytes: &[u8],
+    ) -> Result<RegionHeader, ImagesError> {
+        let damaged = |how| ImagesError::Damaged { name: name.clone(), how };
+        let head = RegionHeader::of_object(bytes).map_err(|bad| bad.of(name))?;
+        if Checksum::of(head) != entry.digest {
+            return Err(damaged("its digest is wrong"));
+        }
+        let header = RegionHeader::parse(head, self.inner.volume).map_err(|bad| bad.of(name))?;
+        if (header.region, header.at) != (region, entry.at) || header.total() != u64::from(entry.length) {
+            return Err(damaged("it is another region"));
+        }
+        Ok(header)
+    }
+
     /// The header of a region, checked, and the bytes from the beginning of the object if some were
     /// fetched for it.
     fn header(
@@ -255,14 +334,7 @@ impl Shared {
         if whole && bytes.len() != entry.length as usize {
             return Err(damaged("its length is wrong"));
         }
-        let head = RegionHeader::of_object(&bytes).map_err(|bad| bad.of(name))?;
-        if Checksum::of(head) != entry.digest {
-            return Err(damaged("its digest is wrong"));
-        }
-        let header = RegionHeader::parse(head, self.inner.volume).map_err(|bad| bad.of(name))?;
-        if (header.region, header.at) != (region, entry.at) || header.total() != u64::from(entry.length) {
-            return Err(damaged("it is another region"));
-        }
+        let header = self.check_header((region, entry), name, &bytes)?;
         let header = Arc::new(header);
         let mut headers = self.headers.lock();
         if headers.len() >= HEADERS_MAX {

@@ -68,6 +68,12 @@ impl RegionBlocks {
         self.last = Some(place);
     }
 
+    /// The places and the blocks, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let is_there = |place: &usize| self.bitmap[place / FRAME_BLOCKS] & (1 << (place % FRAME_BLOCKS)) != 0;
+        (0..REGION_BLOCKS).filter(is_there).zip(self.bytes.chunks(BLOCK_SIZE))
+    }
+
     /// The number of blocks.
     pub fn len(&self) -> usize {
         self.bytes.len() / BLOCK_SIZE

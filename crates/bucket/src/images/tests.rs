@@ -2,6 +2,7 @@
 //! seeds of a large one, and stores that change their content.
 
 mod amplification;
+mod claims;
 mod cuts;
 mod duel;
 mod golden;

@@ -42,6 +42,44 @@ pub enum SourceError {
     Table(FormatError),
 }
 
+/// The surroundings of an update.
+pub struct UpdateWork<'a> {
+    /// Threads.
+    pub workers: &'a Arc<dyn Workers>,
+    /// The time of the root.
+    pub now: Timestamp,
+    /// Cancels it.
+    pub cancel: &'a Arc<AtomicBool>,
+    /// Regions that are put although they have not changed.
+    pub again: &'a BTreeSet<u32>,
+    /// Receives the progress after each group of regions. It may block, which slows the update.
+    pub told: &'a mut dyn FnMut(UpdateProgress),
+}
+
+/// How far an update is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpdateProgress {
+    /// Regions that were put.
+    pub done: u64,
+    /// Regions that this update puts.
+    pub regions: u64,
+    /// Bytes that were put.
+    pub bytes: u64,
+}
+
+/// A committed update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Updated {
+    /// Its root.
+    pub seen: Seen,
+    /// Regions that were put.
+    pub regions: u64,
+    /// Regions that an interrupted update had put.
+    pub resumed: u64,
+    /// Bytes that were put.
+    pub bytes: u64,
+}
+
 /// See the module. Its snapshots are held until it is dropped.
 pub struct VolumeImage {
     live: Plan,
@@ -131,15 +169,41 @@ impl VolumeImage {
         now: Timestamp,
         cancel: &Arc<AtomicBool>,
     ) -> Result<Seen, SourceError> {
+        let none = BTreeSet::new();
+        let work = UpdateWork { workers, now, cancel, again: &none, told: &mut |_| () };
+        Ok(Self::update_with(volume, owner, target, work)?.seen)
+    }
+
+    /// The same with a report of its progress, and with regions that are put again although they
+    /// have not changed: a damaged object is replaced so.
+    ///
+    /// # Errors
+    /// As [`VolumeImage::update`].
+    pub fn update_with(
+        volume: &Arc<Volume>,
+        owner: &mut Owner,
+        target: SnapshotId,
+        work: UpdateWork<'_>,
+    ) -> Result<Updated, SourceError> {
+        let UpdateWork { workers, now, cancel, again, told } = work;
         owner.settle(cancel)?;
         let base = snapshots_of(owner.newest_content()).map_err(SourceError::Table)?;
         let image = Self::new(volume, &base, target)?;
         let label = image.label();
+        if let Some(seen) = owner.seen()
+            && owner.newest().is_some_and(|newest| newest.id == label.id)
+        {
+            // It was committed by a call whose outcome was unclear until now.
+            return Ok(Updated { seen, regions: 0, resumed: 0, bytes: 0 });
+        }
         let update = Arc::new(owner.begin(owner.newest().map(|newest| newest.id), label.id, cancel)?);
         let live = regions_of(image.live.runs());
         let mut regions = image.changed_regions();
+        regions.extend(again.iter().filter(|region| live.contains(region)));
         regions.extend(owner.regions().filter(|region| !live.contains(region)));
         let regions: Vec<u32> = regions.into_iter().filter(|region| !update.has(*region)).collect();
+        let mut at = UpdateProgress { done: 0, regions: regions.len() as u64, bytes: 0 };
+        told(at);
         for some in regions.chunks(REGIONS_AT_ONCE) {
             let mut started = Vec::new();
             for region in some {
@@ -156,8 +220,12 @@ impl VolumeImage {
                 // Without a thread it is put from here.
                 put.unwrap_or_else(|| update.put_region(region, &blocks, cancel))?;
             }
+            at.done += some.len() as u64;
+            at.bytes = update.bytes();
+            told(at);
         }
-        Ok(owner.commit(&update, label, &image.content(), now, cancel)?)
+        let seen = owner.commit(&update, label, &image.content(), now, cancel)?;
+        Ok(Updated { seen, regions: at.regions, resumed: update.resumed() as u64, bytes: update.bytes() })
     }
 }
 

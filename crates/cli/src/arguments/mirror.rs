@@ -10,9 +10,10 @@ use super::{Beneath, InstantArgument, Setting};
 /// `cairn mirror`.
 #[derive(Debug, Subcommand)]
 pub enum Mirror {
-    /// On the destination: create a mirror and transfer its baseline
+    /// Create a mirror: on the destination, or with --to into a bucket
     ///
-    /// `mirror set` changes the options of Schedule, Transfer and Locks later. `history enable`
+    /// With TOKEN run it on the destination. With --to run it on the server of the volume. `mirror
+    /// set` changes the options of Schedule, Transfer, Bucket and Locks later. `history enable`
     /// adds a history and `volume log` moves the intent log.
     Create {
         /// Volume on the source
@@ -20,7 +21,10 @@ pub enum Mirror {
         /// @FILE with the token of `cairn peer invite`; default: standard input
         ///
         /// The token itself is accepted as well. All users of this machine can read arguments.
+        #[arg(conflicts_with = "to")]
         token: Option<String>,
+        #[command(flatten)]
+        bucket: Box<IntoBucket>,
         /// Update this often, such as 15m; default: only on request
         #[arg(help_heading = "Schedule", long, value_name = "TIME")]
         every: Option<Interval>,
@@ -86,6 +90,16 @@ pub enum Mirror {
         #[arg(short = 'n', long, conflicts_with_all = ["compare", "within"])]
         dry_run: bool,
     },
+    /// List the images of mirrored volumes in a bucket
+    Images {
+        /// BUCKET:[PATH/][VOLUME], where VOLUME is a name or an id
+        #[arg(value_name = "BUCKET:[PATH/][VOLUME]")]
+        of: String,
+    },
+    /// Restore a new volume from an image of a mirror in a bucket
+    ///
+    /// Works on any server that has the bucket. An interrupted restore is resumed with --resume.
+    Restore(RestoreMirror),
     /// Check mirrors for monitoring
     ///
     /// Exit code: 0 OK, 1 warning, 2 critical, 3 unknown.
@@ -124,6 +138,8 @@ pub enum Mirror {
         no_hold: bool,
         #[command(flatten, next_help_heading = "Transfer")]
         link: Link,
+        #[command(flatten, next_help_heading = "Bucket")]
+        keep: KeepImages,
     },
     /// Follow another server that has the same volume or its mirror
     ///
@@ -146,6 +162,14 @@ pub enum Mirror {
     Resume {
         /// Name of the mirror
         name: String,
+        /// Continue the images in a bucket that another server took over
+        ///
+        /// The other server then stops.
+        #[arg(help_heading = "Bucket", long)]
+        take_over: bool,
+        /// Continue from an older state of the bucket
+        #[arg(help_heading = "Bucket", long)]
+        accept_older: bool,
     },
     /// Revert a mirror with a history to an instant, and pause it
     ///
@@ -260,14 +284,86 @@ pub enum Mirror {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
-    /// Delete a mirror with its volume
+    /// Delete a mirror with its volume, or a mirror in a bucket
+    ///
+    /// The images of a mirror in a bucket, and the volume, stay.
     Delete {
         /// Name of the mirror
         name: String,
+        /// Also delete the images in the bucket
+        #[arg(help_heading = "Bucket", long)]
+        purge: bool,
         /// Only show what would be deleted
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
+}
+
+/// A mirror that is made in a bucket.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Bucket")]
+pub struct IntoBucket {
+    /// Mirror a volume of this server to BUCKET: or BUCKET:PATH/
+    #[arg(long, value_name = "BUCKET:[PATH/]", conflicts_with_all = ["continuous", "no_hold", "stall", "name", "device", "log_device", "lock", "lock_key", "connections", "compress", "spread", "no_spread", "history", "placement", "granularity", "history_size", "window", "floor"])]
+    pub to: Option<String>,
+    #[command(flatten)]
+    pub keep: KeepImages,
+    /// Continue the images that another server made there; it then stops
+    #[arg(long, requires = "to")]
+    pub take_over: bool,
+    /// Only show objects, requests, bytes and money
+    #[arg(short = 'n', long, requires = "to")]
+    pub dry_run: bool,
+}
+
+/// The images of a mirror that stay in a bucket.
+#[derive(Debug, Clone, Args)]
+pub struct KeepImages {
+    /// Keep the newest N images
+    #[arg(long, value_name = "N")]
+    pub keep_last: Option<u32>,
+    /// Keep the newest of each of the last N hours (default 24)
+    #[arg(long, value_name = "N")]
+    pub keep_hourly: Option<u32>,
+    /// Keep the newest of each of the last N days (default 30)
+    #[arg(long, value_name = "N")]
+    pub keep_daily: Option<u32>,
+    /// Keep the newest of each of the last N weeks, from Monday
+    #[arg(long, value_name = "N")]
+    pub keep_weekly: Option<u32>,
+    /// Keep the newest of each of the last N months (default 12)
+    #[arg(long, value_name = "N")]
+    pub keep_monthly: Option<u32>,
+    /// Keep the newest of each of the last N years
+    ///
+    /// The defaults apply without any --keep option. The newest image always stays.
+    #[arg(long, value_name = "N")]
+    pub keep_yearly: Option<u32>,
+}
+
+/// `cairn mirror restore`.
+#[derive(Debug, Args)]
+pub struct RestoreMirror {
+    /// Name of the new volume
+    pub name: String,
+    /// BUCKET:[PATH/]VOLUME, where VOLUME is a name or an id
+    #[arg(value_name = "BUCKET:[PATH/]VOLUME", required_unless_present = "resume")]
+    pub from: Option<String>,
+    /// Restore this image: its number, or the beginning of its id
+    #[arg(long, value_name = "IMAGE")]
+    pub at: Option<String>,
+    /// Size of the volume, at least that of the image
+    #[arg(long)]
+    pub size: Option<ByteSize>,
+    /// Store the volume on this disk or file; repeat to concatenate
+    #[arg(long, value_name = "PATH")]
+    pub device: Vec<PathBuf>,
+    /// Resume the unfinished restore of this volume
+    #[arg(long, conflicts_with_all = ["from", "at", "size", "device", "anew"])]
+    pub resume: bool,
+    /// Abandon an unfinished restore of this volume, and start again
+    #[arg(long)]
+    pub anew: bool,
 }
 
 /// What becomes of what only this side has.

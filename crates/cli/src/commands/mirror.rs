@@ -21,12 +21,21 @@ use crate::secrets;
 /// For errors about the token of `cairn peer invite`.
 const INVITATION: &str = "token of `cairn peer invite`";
 
+pub mod bucket;
+
 /// Runs a command on mirrors.
 pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failure> {
+    let command = match bucket::run(command, client, output)? {
+        Some(command) => command,
+        None => return Ok(()),
+    };
     match command {
+        // Those are of mirrors in buckets.
+        Mirror::Images { .. } | Mirror::Restore(_) => {}
         Mirror::Create {
             volume,
             token,
+            bucket: _,
             every,
             continuous,
             when,
@@ -43,7 +52,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             let request = api::CreateMirror {
                 volume,
                 name,
-                token,
+                token: token.unwrap_or_default(),
                 every_ms: every.map(ms),
                 cron: when.cron,
                 continuous,
@@ -63,7 +72,14 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
         }
         Mirror::List | Mirror::Status { name: None } => {
             let mirrors: Vec<api::Mirror> = client.get("/v1/mirrors")?;
-            output.show(&mirrors, |mirrors| list(mirrors));
+            let in_buckets = bucket::all(client)?;
+            output.show(&bucket::Both { mirrors, in_buckets }, |both| {
+                match (&both.mirrors[..], &both.in_buckets[..]) {
+                    (mirrors, []) => list(mirrors),
+                    ([], in_buckets) => bucket::list(in_buckets),
+                    (mirrors, in_buckets) => format!("{}\n\n{}", list(mirrors), bucket::list(in_buckets)),
+                }
+            });
         }
         Mirror::Show { name } | Mirror::Status { name: Some(name) } => {
             let mirror: api::Mirror = client.get(&path(&name)?)?;
@@ -81,7 +97,8 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             transferred(job, client, output)?;
         }
         Mirror::Check { name, rpo } => return check(name.as_deref(), rpo.map(ms), client, output),
-        Mirror::Set { name, every, continuous, when, rpo, stall, hold, no_hold, link } => {
+        Mirror::Set { name, every, continuous, when, rpo, stall, hold, no_hold, link, keep } => {
+            bucket::refuse_keep(&name, &keep)?;
             let times = every.is_some() || when.cron.is_some();
             let request = api::SetMirror {
                 every_ms: every.map(setting),
@@ -109,7 +126,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             super::device::go_back(&name, &at, dry_run, true, client, output)?;
         }
         Mirror::Pause { name } => pause(&name, true, client, output)?,
-        Mirror::Resume { name } => pause(&name, false, client, output)?,
+        Mirror::Resume { name, .. } => pause(&name, false, client, output)?,
         Mirror::Abort { name } => {
             let aborted: api::Aborted = client.post(&format!("{}/abort", path(&name)?), &())?;
             output.tell(&aborted, |aborted| match aborted.was_running {
@@ -157,7 +174,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
         Mirror::Resync { name, decision } => resync(&name, decision, "resync", client, output)?,
         Mirror::Failback { name, decision } => resync(&name, decision, "failback", client, output)?,
         Mirror::Reverse { name, dry_run } => reverse(&name, dry_run, client, output)?,
-        Mirror::Delete { name, dry_run } => {
+        Mirror::Delete { name, dry_run, .. } => {
             let mirror: api::Mirror = client.get(&path(&name)?)?;
             would(client, &api::DryRun::DeleteMirror { mirror: name.clone() })?;
             let what =
@@ -368,15 +385,13 @@ const CHECK_PATIENCE: Duration = Duration::from_secs(10);
 /// One line and an exit code for monitoring.
 fn check(name: Option<&str>, rpo_ms: Option<u64>, client: &Client, output: Output) -> Result<(), Failure> {
     client.hurry(CHECK_PATIENCE);
-    let asked: Result<Vec<api::Mirror>, Failure> = match name {
-        Some(name) => path(name).and_then(|path| Ok(vec![client.get(&path)?])),
-        None => client.get("/v1/mirrors").map_err(Failure::from),
-    };
-    let mirrors = match asked {
-        Ok(mirrors) => mirrors,
+    let both = match bucket::both(name, client) {
+        Ok(both) => both,
         Err(failure) => return Err(unknown(&failure.body.message, output)),
     };
-    let judged: Vec<(u8, String)> = mirrors.iter().map(|mirror| judge(mirror, rpo_ms)).collect();
+    let mut judged: Vec<(u8, String)> = both.mirrors.iter().map(|mirror| judge(mirror, rpo_ms)).collect();
+    judged.extend(both.in_buckets.iter().map(|mirror| bucket::judge(mirror, rpo_ms)));
+    let mirrors = both;
     let Some(worst) = judged.iter().map(|(level, _)| *level).max() else {
         return Err(unknown("this server has no mirror", output));
     };

@@ -56,6 +56,9 @@ fn people(status: &api::Status) -> String {
         part("SCHEDULES", schedule::list(&status.schedules));
     }
     part("MIRRORS", mirror::list(&status.mirrors));
+    if !status.bucket_mirrors.is_empty() {
+        part("MIRRORS IN BUCKETS", mirror::bucket::list(&status.bucket_mirrors));
+    }
     if !status.governors.is_empty() {
         let lines: Vec<String> = status.governors.iter().map(volume::show_governor).collect();
         part("GOVERNORS", lines.join("\n"));

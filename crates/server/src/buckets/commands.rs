@@ -278,6 +278,7 @@ impl Server {
         self.buckets.get(name)?;
         self.refuse_dumped_into(name)?;
         self.refuse_read_from(name)?;
+        self.bucket_mirrors.refuse_mirrored_into(name)?;
         if query.dry_run == Some(true) {
             return self.buckets.refuse_used(name);
         }

@@ -8,8 +8,10 @@ use std::path::PathBuf;
 
 use cairn_api::ErrorKind;
 use cairn_api::remedy::io_kind;
+use cairn_bucket::images::{ImagesError, SourceError};
 use cairn_bucket::seal::InvalidIdentity;
 use cairn_bucket::{InvalidPlace, KeyTrouble, StoreError, Trouble};
+use cairn_stream::StreamError;
 
 /// An error of buckets.
 #[derive(Debug, thiserror::Error)]
@@ -129,6 +131,46 @@ pub enum BucketsError {
         /// The bucket that has it.
         other: String,
     },
+    /// The images of a mirrored volume in a bucket, or an update of these.
+    #[error("{place}: {source}")]
+    Images {
+        /// The place.
+        place: String,
+        /// The cause.
+        source: Box<SourceError>,
+    },
+    /// No mirrored volume has that name.
+    #[error("there is no mirrored volume {wanted} in the bucket")]
+    NoVolume {
+        /// As given.
+        wanted: String,
+        /// The place.
+        place: String,
+    },
+    /// Several mirrored volumes have that name.
+    #[error("{place} has several volumes of that name: {}", ids.join(", "))]
+    SeveralVolumes {
+        /// The place.
+        place: String,
+        /// Their ids.
+        ids: Vec<String>,
+    },
+    /// The volume has no such image.
+    #[error("there is no image {wanted}: {why}")]
+    NoImage {
+        /// As given.
+        wanted: String,
+        /// Why.
+        why: &'static str,
+    },
+    /// A mirror needs the bucket.
+    #[error("bucket `{name}` is needed for the mirror {mirror}")]
+    Mirrored {
+        /// The bucket.
+        name: String,
+        /// The mirror.
+        mirror: String,
+    },
     /// A job uses the bucket.
     #[error("bucket `{name}` is in use: {by}")]
     InUse {
@@ -154,7 +196,10 @@ impl BucketsError {
             BucketsError::NotEncrypted { .. } => ErrorKind::Usage,
             BucketsError::OwnRecipient { .. } => ErrorKind::Busy,
             BucketsError::PlaceTaken { .. } => ErrorKind::Taken,
-            BucketsError::InUse { .. } => ErrorKind::Busy,
+            BucketsError::Images { source, .. } => source_kind(source),
+            BucketsError::NoVolume { .. } | BucketsError::NoImage { .. } => ErrorKind::NotFound,
+            BucketsError::SeveralVolumes { .. } => ErrorKind::Usage,
+            BucketsError::InUse { .. } | BucketsError::Mirrored { .. } => ErrorKind::Busy,
         }
     }
 
@@ -200,7 +245,50 @@ impl BucketsError {
             BucketsError::PlaceTaken { other, .. } => {
                 format!("use bucket `{other}`, or choose another prefix")
             }
+            BucketsError::Images { source, .. } => source_next(source),
+            BucketsError::NoVolume { place, .. } => {
+                format!("list the volumes with `cairn mirror images {place}`")
+            }
+            BucketsError::SeveralVolumes { place, .. } => {
+                format!("name one by its id, such as `{place}ID`")
+            }
+            BucketsError::NoImage { .. } => "list the images with `cairn mirror images`".into(),
+            BucketsError::Mirrored { mirror, .. } => {
+                format!("delete the mirror first: `cairn mirror delete {mirror}`")
+            }
             BucketsError::InUse { .. } => "wait until that job ends, or cancel it with Ctrl-C".into(),
+        }
+    }
+}
+
+/// The kind of an error of an update.
+fn source_kind(error: &SourceError) -> ErrorKind {
+    match error {
+        SourceError::Images(error) => match error {
+            ImagesError::Store(error) => store_kind(error),
+            ImagesError::Damaged { .. } | ImagesError::Gone(_) => ErrorKind::Damaged,
+            ImagesError::Newer { .. } => ErrorKind::VersionMismatch,
+            ImagesError::Replayed { .. } => ErrorKind::Contradicted,
+            ImagesError::Fenced { .. } | ImagesError::Taken { .. } => ErrorKind::WrongRole,
+            ImagesError::NoImage(_) => ErrorKind::NotFound,
+            ImagesError::Base { .. } | ImagesError::NoBlock(_) | ImagesError::Rule(_) => ErrorKind::Failed,
+        },
+        SourceError::Stream(StreamError::Diverged { .. }) => ErrorKind::Diverged,
+        SourceError::Table(_) => ErrorKind::Damaged,
+        SourceError::Stream(_) | SourceError::Volume(_) => ErrorKind::Failed,
+    }
+}
+
+fn source_next(error: &SourceError) -> String {
+    match error {
+        SourceError::Images(error) => error.next(),
+        SourceError::Stream(StreamError::Diverged { .. }) => {
+            "the bucket has another past of this volume: mirror it to another path, such as `BUCKET:other/`"
+                .into()
+        }
+        SourceError::Table(_) => "mirror the volume to another path of the bucket".into(),
+        SourceError::Stream(_) | SourceError::Volume(_) => {
+            "see the log of the server; `cairn volume check` checks the volume".into()
         }
     }
 }

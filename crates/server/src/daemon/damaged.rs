@@ -105,7 +105,7 @@ const fn kind(
 }
 
 /// All of them, except the identity of the server and its token, which are not documents.
-const KINDS: [Kind; 22] = [
+const KINDS: [Kind; 23] = [
     kind(
         Place::Server,
         "peers.json",
@@ -207,6 +207,13 @@ const KINDS: [Kind; 22] = [
         check::<mirrors::document::MirrorDocument>,
         "CRITICAL: its source is unknown: it gets no updates, and its role does not change",
         "the source of the volume, and its settings as a mirror. `cairn mirror repoint` sets a source again, `cairn mirror failover` makes it writable; snapshots stay until `cairn mirror set --lock` sets a time",
+    ),
+    kind(
+        Place::Volume,
+        "bucket-mirrors.json",
+        check::<mirrors::bucket::BucketMirrorsDocument>,
+        "CRITICAL: its mirrors in buckets are unknown: they make no images, and it can't be deleted",
+        "its mirrors in buckets: create them again with `cairn mirror create --to BUCKET: --take-over`; their images stay. An older state of a bucket is no longer detected",
     ),
     kind(
         Place::Volume,

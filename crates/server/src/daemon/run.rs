@@ -45,6 +45,7 @@ use crate::exports::recordings::Recordings;
 use crate::exports::targets::TargetTable;
 use crate::exports::{ExportTable, FrozenNames};
 use crate::groups::Groups;
+use crate::mirrors::bucket::{self, BucketMirrors};
 use crate::mirrors::drills::{DrillSchedule, Drills};
 use crate::mirrors::followers::Followers;
 use crate::mirrors::serving::Source;
@@ -112,6 +113,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let nfs = NfsServer::start(nfs, nfs_exports.clone(), options)
         .map_err(|source| ServerError::Thread { what: "NFS", source })?;
     let server = Arc::new(Server {
+        bucket_mirrors: BucketMirrors::open(volumes.clone(), buckets.clone(), clock.clone(), jobs.clone()),
         drills: Arc::new(Drills::open(volumes.clone(), clock.clone())?),
         mounts,
         nfs,
@@ -362,6 +364,7 @@ impl Clients {
 struct Background {
     source: Option<Source>,
     schedule: Schedule,
+    bucket_mirrors: bucket::Schedule,
     snapshots: Runner,
     drills: DrillSchedule,
     watch: Watch,
@@ -397,6 +400,7 @@ impl Background {
         Ok(Self {
             source,
             schedule: server.mirrors.start_schedule()?,
+            bucket_mirrors: server.bucket_mirrors.start_schedule()?,
             snapshots: Runner::start(server.clone())?,
             drills: server.start_drills()?,
             watch: server.mounts.watch()?,
@@ -410,7 +414,7 @@ impl Background {
         if let Some(source) = self.source {
             source.end();
         }
-        drop((self.schedule, self.snapshots, self.drills));
+        drop((self.schedule, self.bucket_mirrors, self.snapshots, self.drills));
         drop((self.watch, self.giving_back, self.certificates, self.notifications));
     }
 }
@@ -442,6 +446,7 @@ fn connect(server: &Arc<Server>) {
 fn end(server: &Server, background: Background) {
     server.volumes.end_hooks();
     server.mirrors.end();
+    server.bucket_mirrors.end();
     server.drills.end();
     server.jobs.cancel_all();
     background.end();

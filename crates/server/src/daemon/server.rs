@@ -30,6 +30,7 @@ use crate::exports::plans::Plans;
 use crate::exports::recordings::Recordings;
 use crate::groups::Groups;
 use crate::mirrors::Mirrors;
+use crate::mirrors::bucket::BucketMirrors;
 use crate::mirrors::drills::Drills;
 use crate::mirrors::followers::{Followers, crowded, nearly_too_many_held};
 use crate::notify::Notify;
@@ -62,6 +63,7 @@ pub(crate) struct Server {
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) notify: Arc<Notify>,
     pub(crate) home: Home,
+    pub(crate) bucket_mirrors: Arc<BucketMirrors>,
     pub(crate) changed: LastAnswer,
     pub(crate) browsing: Browsing,
     pub(crate) live: Live,
@@ -90,6 +92,7 @@ impl Server {
         let (followers, leftovers) = self.followers();
         let mut problems = self.volumes.problems();
         problems.extend(self.mirrors.problems());
+        problems.extend(self.bucket_mirrors.problems());
         problems.extend(self.drills.problems());
         problems.extend(self.group_problems());
         problems.extend(self.devices.problems());
@@ -147,6 +150,7 @@ impl Server {
             exports,
             mirrors: self.list_mirrors(),
             drills: self.drills.list(),
+            bucket_mirrors: self.list_bucket_mirrors(),
             governors: self.governors(),
             followers,
             leftovers,

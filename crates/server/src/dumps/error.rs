@@ -16,6 +16,12 @@ use crate::error::ServerError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpsError {
+    /// The snapshot table of an image in a bucket is not the one of its id.
+    #[error("the snapshot table of {from} is not the one of the image")]
+    ImageTable {
+        /// The image.
+        from: String,
+    },
     /// An image dump can't be written, read, put together or restored.
     #[error("{source}")]
     Dump {
@@ -258,7 +264,7 @@ impl DumpsError {
             DumpsError::InBucket { source, .. } | DumpsError::Unreadable { source, .. } => {
                 bucket_dumps_kind(source)
             }
-            DumpsError::OtherObject { .. } => ErrorKind::Damaged,
+            DumpsError::OtherObject { .. } | DumpsError::ImageTable { .. } => ErrorKind::Damaged,
             DumpsError::NoDumpInBucket { .. } | DumpsError::NoLowerInBucket { .. } => ErrorKind::NotFound,
             DumpsError::SeveralVolumes { .. } => ErrorKind::Usage,
             DumpsError::BucketNeeded { .. } => ErrorKind::Busy,
@@ -279,6 +285,9 @@ impl DumpsError {
     /// The next step for the user, in one sentence.
     pub(crate) fn next(&self) -> String {
         match self {
+            DumpsError::ImageTable { .. } => {
+                "restore an older image: `cairn mirror images` lists them, and --at names one".into()
+            }
             DumpsError::NoEarlierDump { name, .. } | DumpsError::DumpGivenUp { name, .. } => {
                 format!("make a full dump first: `cairn dump -0 -f FILE {name}`")
             }

@@ -40,6 +40,7 @@ use crate::work::threads::Scoped;
 mod bucket;
 mod commands;
 pub(crate) mod document;
+mod from_mirror;
 pub(crate) mod keep;
 pub(crate) mod notes;
 mod restoring;

@@ -248,6 +248,9 @@ fn names_a_path(path: &str, body: &[u8]) -> bool {
             asks(body, |asked: api::ResyncRequest| asked.spill.is_some())
         }
         ["", "v1", "recordings"] => asks(body, |_: api::RecordExport| true),
+        ["", "v1", "bucket-restores"] => {
+            asks(body, |asked: api::RestoreBucketMirror| !asked.devices.is_empty())
+        }
         ["", "v1", "images", "restore"] => asks(body, |asked: api::RestoreRequest| !asked.devices.is_empty()),
         _ => false,
     }

@@ -16,6 +16,7 @@ use cairn_volume::{CheckDepth, CheckProgress, Inspection, Role, Snapshot, Volume
 
 use crate::daemon::server::Server;
 use crate::error::ServerError;
+use crate::mirrors::bucket::error::BucketMirrorError;
 use crate::mirrors::error::MirrorsError;
 use crate::names;
 use crate::names::{ExportName, IMAGE_PREFIX};
@@ -75,6 +76,7 @@ impl Server {
     /// Starts the mirror and other state of a volume that was opened after the start.
     pub(crate) fn take_in_volume(&self, open: &Arc<OpenVolume>) {
         self.mirrors.take_in(open);
+        self.bucket_mirrors.take_in(open);
         self.drills.read(&open.name);
         self.clear_left_dumps_of(open);
     }
@@ -83,6 +85,7 @@ impl Server {
     pub(crate) fn check_delete_volume(&self, name: &str) -> Result<(), ServerError> {
         self.mirrors.refuse_if_followed(name)?;
         self.mirrors.refuse_locked(name)?;
+        self.bucket_mirrors.refuse_if_mirrored(name)?;
         self.devices.refuse_adopted(name, None)?;
         self.refuse_while_dumped(name)?;
         if self.volumes.get(name).is_ok() {
@@ -429,6 +432,9 @@ impl Server {
             self.peers.check_known()?;
         }
         let full = format!("{volume}@{name}");
+        if let Some(mirror) = self.bucket_mirrors.owner_of(volume, name) {
+            return Err(BucketMirrorError::HeldFor { name: full, mirror }.into());
+        }
         let (followers, leftovers) = self.followers();
         let is_base = |base: Option<&str>| base.is_some_and(|base| base == name || base == full);
         let mirror =

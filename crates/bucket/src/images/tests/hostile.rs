@@ -64,6 +64,24 @@ pub(super) fn read_all_of(store: Arc<dyn Store>, models: &[Model], seen: Option<
                 Err(error) => errors.push(error),
             }
         }
+        let regions: Vec<u32> = reader.regions().map(|(region, _)| region).collect();
+        for (region, read) in regions.iter().zip(reader.read_regions(&regions, &never())) {
+            let blocks = match read {
+                Ok(blocks) => blocks,
+                Err(error) => {
+                    errors.push(error);
+                    continue;
+                }
+            };
+            let of_model = |(place, bytes): &(usize, &[u8])| {
+                model.get(&(*region, *place)).is_some_and(|stamp| *bytes != block(*stamp))
+            };
+            assert!(
+                !blocks.iter().any(|at| of_model(&at)),
+                "region {region} of image {} is wrong",
+                label.number
+            );
+        }
     }
     errors
 }

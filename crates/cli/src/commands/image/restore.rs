@@ -19,6 +19,9 @@ pub fn run(asked: &RestoreImage, client: &Client, output: Output) -> Result<(), 
     if asked.give_up {
         return give_up(&asked.name, client, output);
     }
+    if asked.resume && unfinished(&asked.name, client).is_ok_and(|one| one.of_mirror) {
+        return crate::commands::mirror::bucket::resume_restore(&asked.name, client, output);
+    }
     let paths = match asked.files.is_empty() {
         true => begun_with(&asked.name, client)?,
         false => asked.files.clone(),

@@ -48,6 +48,7 @@ fn status(problems: &[&str]) -> api::Status {
         exports: Vec::new(),
         mirrors: Vec::new(),
         drills: Vec::new(),
+        bucket_mirrors: Vec::new(),
         governors: Vec::new(),
         followers: Vec::new(),
         leftovers: Vec::new(),

@@ -184,6 +184,7 @@ impl Server {
                 self.volumes.get(name)?;
             }
             (_, "mirror.json" | "reverse.json") => self.mirrors.take_in(&open()?),
+            (_, "bucket-mirrors.json") => self.bucket_mirrors.take_in(&*open()?),
             (_, "drill.json") => self.drills.read(name),
             (_, "scrub.json") => open()?.read_scrub(),
             (_, "schedules.json") => open()?.schedules.read(),

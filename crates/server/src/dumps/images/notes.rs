@@ -33,6 +33,10 @@ pub(crate) struct RestoreNotes {
     /// The unreadable parts of the earlier dumps, each with its file.
     pub(super) lost: Vec<(String, Spot)>,
     pub(super) samples: Vec<Sample>,
+    /// It restores an image of a mirror: `dumps` has the id of the image, and the offset of its
+    /// only part counts regions.
+    #[serde(default)]
+    pub(super) of_mirror: bool,
 }
 
 /// Up to where a part is durable.
@@ -119,6 +123,7 @@ impl RestoreNotes {
             files: self.files,
             durable_bytes: self.blocks * BLOCK,
             total_bytes: self.total_blocks * BLOCK,
+            of_mirror: self.of_mirror,
         }
     }
 

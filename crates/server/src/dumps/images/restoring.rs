@@ -58,7 +58,7 @@ const MARK_EVERY: Duration = Duration::from_secs(2);
 const SAMPLES: usize = 4;
 
 /// Keeps the notes of a restore.
-struct Keeper {
+pub(super) struct Keeper {
     path: PathBuf,
     device: Arc<dyn Device>,
     clock: Arc<dyn Clock>,
@@ -82,7 +82,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn new(
+    pub(super) fn new(
         unfinished: &UnfinishedRestore<'_>,
         notes: RestoreNotes,
         noted: bool,
@@ -181,7 +181,7 @@ impl Keeper {
     }
 
     /// Ends the restore early; returns whether it can be resumed.
-    fn stays(&mut self) -> bool {
+    pub(super) fn stays(&mut self) -> bool {
         if !self.failed
             && self.standing.blocks > self.since.0
             && let Err(error) = self.mark()
@@ -318,7 +318,7 @@ impl<'a> Restoring<'a> {
     /// Resumes the unfinished one with the same dumps, wherever their files are now.
     fn again(&self, dumps: &[Vec<PartReader>]) -> Result<(UnfinishedRestore<'a>, RestoreNotes), ServerError> {
         let (unfinished, mut notes) = self.volumes.resume_restore(&self.request.name)?;
-        if notes.dumps != ids(dumps) {
+        if notes.of_mirror || notes.dumps != ids(dumps) {
             return Err(ServerError::Dumps(DumpsError::RestoreOfOthers {
                 volume: self.request.name.clone(),
                 files: notes.files,

@@ -20,6 +20,8 @@ impl Server {
     pub(crate) fn mirrors_of(&self, open: &OpenVolume) -> Result<Vec<MirrorAtSource>, VolumeError> {
         let keeps = |mirror: &MirrorAtSource| mirror.base.is_some() || mirror.behind.is_some();
         let mut mirrors = self.source.mirrors(&open.volume)?;
+        // Their state is here, not with a peer.
+        mirrors.retain(|mirror| !self.bucket_mirrors.is_one(&open.name, &mirror.name));
         if mirrors.iter().all(keeps) {
             return Ok(mirrors);
         }
