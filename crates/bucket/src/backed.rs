@@ -36,7 +36,7 @@
 //! | a write completed without a flush | no mark | shows the block of the image, or the written bytes if a mark was durable |
 //! | the flush of the local device, before marks are written | no mark | the same: the flush was not acknowledged |
 //! | some blocks of marks were written | marks whose bytes are durable | uses the marks that are whole |
-//! | the flush of the presence file | all marks | shows what was flushed |
+//! | the flush of the presence file | all marks | shows the flushed bytes |
 //! | a part of a checkpoint of the presence file | the older area, whole | uses the older area |
 //! | a checkpoint, before the older area is cleared | both areas | uses the newer one |
 //!

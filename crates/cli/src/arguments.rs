@@ -356,8 +356,8 @@ pub enum Volume {
     },
     /// Open a volume from its images in a bucket
     ///
-    /// The volume serves at once, whatever its size. Blocks that are not local yet are read from the
-    /// bucket. The others follow in the background. Without --read-only, this server takes the
+    /// The volume serves at once, whatever its size. Blocks that are not local yet are read from
+    /// the bucket. The others follow in the background. Without --read-only, this server takes the
     /// volume over: its former owner writes nothing more to the bucket.
     Open {
         /// Bucket and volume, such as `offsite:vol0`

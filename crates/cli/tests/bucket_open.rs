@@ -45,7 +45,7 @@ fn volume_of(server: &Running) -> Arc<Volume> {
 /// Claims `v` in a store, as a server `source` does.
 fn claim(volume: &Volume, store: &Arc<dyn Store>) -> (BucketImages, Owner) {
     let images = BucketImages::open(store.clone(), Arc::new(Threads), volume.id(), None, Rng::new(7));
-    let label = VolumeThere::label_of("source", "v");
+    let label = VolumeThere::label_of("v", "source");
     let owner = images.claim(&label, Timestamp(1 << 60), &never()).unwrap();
     (images, owner)
 }
@@ -152,7 +152,10 @@ fn writable_opening_fences_the_owner_and_keeps_writes_after_kills() {
     assert!(shown.contains("fenced") && shown.contains("% local"), "{shown}");
     let newest = there.owner.newest().unwrap();
     let fenced = there.owner.begin(Some(newest.id), Default::default(), &never());
-    assert!(matches!(fenced, Err(ImagesError::Fenced { by, .. }) if by.ends_with("/v")), "fenced by name");
+    assert!(
+        matches!(fenced, Err(ImagesError::Fenced { by, .. }) if by.starts_with("v on ")),
+        "fenced by name"
+    );
 
     let mut expected = there.new.clone();
     for round in 0..3 {
@@ -165,7 +168,7 @@ fn writable_opening_fences_the_owner_and_keeps_writes_after_kills() {
         assert_eq!(read[to..], expected[to..]);
         expected = read;
         if round == 1 {
-            // What the base had is free now: its places are written again.
+            // Blocks of the base are free now, and their places are written again.
             server.good(&["snapshot", "delete", "v@old", "--yes"]);
             server.good(&["snapshot", "delete", "v@new", "--yes"]);
         }

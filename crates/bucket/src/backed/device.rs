@@ -230,8 +230,8 @@ impl Shared {
         operation.finish(outcome);
     }
 
-    /// Runs changes of lacking regions, and marks their blocks. Those that must be durable when they
-    /// complete are followed by a sync.
+    /// Runs changes of lacking regions, and marks their blocks. Those that must be durable when
+    /// they complete are followed by a sync.
     fn write_lacking(&self, batch: &mut [Operation], writes: &[(usize, Vec<Stretch>)]) {
         if writes.is_empty() {
             return;

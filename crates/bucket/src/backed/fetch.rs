@@ -66,8 +66,8 @@ pub(super) struct Brought {
 }
 
 impl Ahead {
-    /// A reader wants `first..end`. Returns whether it reads in order, and the regions to fetch ahead.
-    /// With `begins` it may be a new reader.
+    /// A reader wants `first..end`. Returns whether it reads in order, and the regions to fetch
+    /// ahead. With `begins` it may be a new reader.
     fn note(&mut self, (first, end): (u64, u64), begins: bool) -> (bool, Range<u64>) {
         let region = end.saturating_sub(1) / REGION;
         let continues = |stream: &Stream| {
@@ -134,7 +134,7 @@ impl Shared {
         Brought { region, kept }
     }
 
-    /// Fetches what is absent of the wanted blocks of a region.
+    /// Fetches those of the wanted blocks of a region that are absent.
     fn bring_blocks(
         &self,
         (region, wanted): (u32, Bits),

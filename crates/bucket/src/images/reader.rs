@@ -265,8 +265,8 @@ impl Shared {
         Ok(blocks)
     }
 
-    /// The header of a region, and some of its frames as stored. `count` is the number of blocks that
-    /// the caller wants.
+    /// The header of a region, and some of its frames as stored. `count` is the number of blocks
+    /// that the caller wants.
     fn stored(
         &self,
         region: (u32, Entry),

@@ -13,6 +13,9 @@ use crate::store::{ListFrom, Store};
 /// More volumes in one bucket are not listed.
 const VOLUMES_MAX: usize = 10_000;
 
+/// Between the name of a volume and that of its server, in a label.
+const ON: &str = " on ";
+
 /// A volume in a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeThere {
@@ -20,19 +23,19 @@ pub struct VolumeThere {
     pub id: VolumeId,
     /// The newest claim.
     pub epoch: u32,
-    /// The label of that claim, `SERVER/VOLUME` by convention.
+    /// The label of that claim, `VOLUME on SERVER` by convention.
     pub label: String,
 }
 
 impl VolumeThere {
     /// The name of the volume at its owner, if the label has one.
     pub fn name(&self) -> Option<&str> {
-        self.label.rsplit_once('/').map(|(_, name)| name).filter(|name| !name.is_empty())
+        self.label.split_once(ON).map(|(name, _)| name).filter(|name| !name.is_empty())
     }
 
     /// The label of a claim of a volume by a server.
-    pub fn label_of(server: &str, volume: &str) -> String {
-        format!("{server}/{volume}")
+    pub fn label_of(volume: &str, server: &str) -> String {
+        format!("{volume}{ON}{server}")
     }
 }
 

@@ -154,8 +154,8 @@ async fn prune_bucket(
     blocking(server, move |server| server.prune_bucket(&bucket, request)).await
 }
 
-/// Opens a volume from its images in a bucket. The answer is a job. Devices are named on the control
-/// socket only.
+/// Opens a volume from its images in a bucket. The answer is a job. Devices are named on the
+/// control socket only.
 #[utoipa::path(post, path = "/v1/buckets/{bucket}/open", tag = "buckets", params(("bucket" = String, Path,)),
     request_body = api::OpenFromBucket,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]

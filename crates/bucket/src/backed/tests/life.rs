@@ -145,7 +145,7 @@ impl Life {
     fn crash(&mut self) {
         self.machine = Arc::new(self.machine.power_cycle(&mut self.rng));
         self.latched = false;
-        // The store is away: what is local must be readable.
+        // The store is away: local blocks must be readable.
         let local: Vec<u64> = self.held.iter().filter(|(_, held)| held.local).map(|(vbn, _)| *vbn).collect();
         let copy = Arc::new(self.machine.fork());
         let away = Switched::new(&self.there);

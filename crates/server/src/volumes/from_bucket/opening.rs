@@ -193,7 +193,7 @@ impl Volumes {
                     return Ok(Some(made));
                 }
                 progress.phase("claiming the volume");
-                let owner = VolumeThere::label_of(&names::host(), name);
+                let owner = VolumeThere::label_of(name, &names::host());
                 let claimed = images.claim(&owner, now, progress.cancel_flag());
                 let owner = claimed.map_err(images_error(&wanted.bucket.name))?;
                 if owner.newest().is_none_or(|newest| newest.id != label.id) {
