@@ -31,7 +31,7 @@ pub(crate) fn seals(data: &[u8]) {
     if let Some(plain) = fuzz::open(&name, data) {
         assert!(plain.len() < data.len());
     }
-    // What was sealed opens, and no longer after a change of any byte but those of the version.
+    // A sealed object opens, and no longer after a change of any byte.
     let mut object = fuzz::seal(&name, data);
     assert!(fuzz::open(&name, &object).as_deref() == Some(data));
     let at = data.iter().fold(0_usize, |at, byte| at.wrapping_mul(31).wrapping_add(usize::from(*byte)));

@@ -10,8 +10,8 @@
 //! # Invariants
 //! 1. `key/bucket` is created once and last, so one key wins if two servers create one at the same
 //!    time. The keys of the loser are deleted.
-//! 2. A wrapped key has a code that only a holder of the bucket key can make, over all its fields. A
-//!    list of recipients shows only those.
+//! 2. A wrapped key has a code over all its fields, which only a holder of the bucket key can make.
+//!    A list of recipients shows only those.
 //! 3. A bucket has at least one recipient.
 
 use std::sync::atomic::AtomicBool;

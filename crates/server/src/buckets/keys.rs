@@ -84,7 +84,7 @@ impl Buckets {
     }
 
     /// Finds out whether a new bucket is encrypted, and makes its key if it is empty. Refuses a
-    /// bucket that differs from what was asked for.
+    /// bucket that differs from the request.
     pub(super) fn begin_encryption(
         &self,
         bucket: &Bucket,

@@ -67,7 +67,7 @@ fn dump_that_was_cut_at_any_call_resumes_and_comes_back_byte_for_byte() {
     cut_at_any_call(&|store, _| store, &|memory| memory);
 }
 
-/// Each attempt is another process: it knows of the first one what the notes say.
+/// Each attempt is another process, which knows the notes of the first one.
 #[test]
 fn dump_into_an_encrypted_bucket_that_was_cut_at_any_call_resumes() {
     let client = |store: Arc<dyn Store>, seed| -> Arc<dyn Store> { Arc::new(sealed(store, seed)) };
