@@ -52,6 +52,7 @@ pub use address::{Address, DEFAULT_DATA, InvalidAddress};
 pub use browse::{
     Download, FileEntry, FileKind, FileListing, FilePlace, FileVersion, FileVersions, ListFiles,
     ListVersions, RestoreFiles, RestoredFiles,
+};
 pub use bucket_mirrors::{
     BucketImage, BucketImages, BucketImagesQuery, BucketMirror, BucketMirrorPlan, BucketMirrorState,
     BucketTransfer, BucketVerify, BucketVolume, CreateBucketMirror, DeletedBucketMirror, RestoreBucketMirror,

@@ -52,7 +52,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             let request = api::CreateMirror {
                 volume,
                 name,
-                token: token.unwrap_or_default(),
+                token,
                 every_ms: every.map(ms),
                 cron: when.cron,
                 continuous,
