@@ -252,7 +252,7 @@ function showSignIn(proof, problem) {
     { class: "sign-in", onsubmit: submit },
     h("h1", {}, "Sign in"),
     h("p", { class: "field" }, h("label", { for: "token" }, "Token of the API"), input),
-    h("p", { class: "hint", id: "token-hint" }, "It is in the file ", h("code", {}, "http-token"), " of the data directory of the server."),
+    h("p", { class: "hint", id: "token-hint" }, "One of ", h("code", {}, "cairn token create"), ", or the content of the file ", h("code", {}, "http-token"), " of the data directory of the server."),
     error,
     h("p", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Sign in")),
   ));
