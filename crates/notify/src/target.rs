@@ -173,7 +173,14 @@ impl Target {
             Target::Mail(mail) => check_mail(mail),
             Target::Web(web) => {
                 check_url(web.url.expose(), web.is_shown)?;
-                if matches!(web.shape, Shape::Slack | Shape::Mattermost) && web.secret.is_some() {
+                let is_chat = matches!(web.shape, Shape::Slack | Shape::Mattermost);
+                if is_chat && web.is_shown {
+                    return Err(wrong(
+                        "the address of an incoming webhook is a secret, and processes show arguments",
+                        "put the address into a file and give that with --url-file",
+                    ));
+                }
+                if is_chat && web.secret.is_some() {
                     return Err(wrong(
                         "Slack and Mattermost take no secret: their address is one",
                         "give the address only, with --url-file",
@@ -323,6 +330,8 @@ mod tests {
         assert!(web("https://user:pass@h/path", true).check().is_err());
         assert!(web("https://h/path?token=1", true).check().is_err());
         assert!(web("https://h/path?token=1", false).check().is_ok());
+        let Target::Web(slack) = web("https://h/T0/B0", true) else { panic!() };
+        assert!(Target::Web(Web { shape: Shape::Slack, ..slack }).check().is_err());
         for bad in ["h/path", "ftp://h/", "https://", "https:///x", "https://h/a b"] {
             assert!(web(bad, false).check().is_err(), "{bad}");
         }
