@@ -33,7 +33,7 @@ use crate::state::Unread;
 mod commands;
 pub(crate) mod error;
 mod key_commands;
-pub(crate) mod keys;
+mod keys;
 #[cfg(test)]
 mod tests;
 
