@@ -2,8 +2,9 @@
 //! a bucket.
 //!
 //! [`Store`] has the verbs and their invariants. [`Directory`], [`Memory`] and [`Remote`] are
-//! drivers. [`Retrying`] waits failures out and resolves lost answers. [`seal::Sealed`] encrypts. [`probe`] measures the real
-//! behaviour of a store, and [`Abilities::allows`] reports the supported uses.
+//! drivers. [`Retrying`] waits failures out and resolves lost answers. [`seal::Sealed`] encrypts.
+//! [`probe`] measures the real behaviour of a store, and [`Abilities::allows`] reports the
+//! supported uses.
 //!
 //! The crate is synchronous: a call blocks its thread, and [`Net`] owns the only runtime.
 

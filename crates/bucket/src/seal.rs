@@ -8,10 +8,10 @@
 //! The adversary runs the store, or reads and writes it with stolen credentials. It sees all
 //! requests, and can change, swap, cut, withhold, delete and replay objects.
 //!
-//! It learns: the number of objects, their lengths, the lengths of the parts of their names, which
-//! objects share a folder, the times and ranges of reads and writes, the public keys of the
-//! recipients, and the numbers of epochs and images ([`names`]). It does not learn contents, or
-//! names of volumes, snapshots, dumps and paths.
+//! It learns the number of objects, their lengths, the lengths of the parts of their names, and
+//! which objects share a folder. It sees the times and ranges of reads and writes, the public keys
+//! of the recipients, and the numbers of epochs and images ([`names`]). It does not learn contents,
+//! or names of volumes, snapshots, dumps and paths.
 //!
 //! It is detected if it changes an object, cuts or extends it, gives one object for another one, or
 //! mixes the pieces of two. It is not detected by this module if it withholds or deletes objects,
@@ -77,6 +77,7 @@
 //!    this store, where the same bytes are put again, or above it by the nonce of the creator.
 //!    Nonces are encrypted by a permutation, as a nonce may be a digest of plain bytes.
 
+mod entropy;
 mod holder;
 mod identity;
 mod keyring;
@@ -87,6 +88,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+pub use self::entropy::Entropy;
 pub use self::holder::KeyHolder;
 pub use self::identity::{Identity, InvalidIdentity, Recipient};
 pub use self::keyring::{Keyring, KeyringState};
@@ -96,19 +98,6 @@ pub use self::store::Sealed;
 
 #[cfg(test)]
 pub(crate) use self::tests::{Seeded, sealed};
-
-/// A source of random bytes: the operating system, or the generator of a test.
-pub trait Entropy: Send + Sync {
-    /// Fills all bytes. Each call gives others.
-    fn fill(&self, bytes: &mut [u8]);
-}
-
-/// Random bytes.
-fn random<const N: usize>(entropy: &dyn Entropy) -> [u8; N] {
-    let mut bytes = [0; N];
-    entropy.fill(&mut bytes);
-    bytes
-}
 
 /// The decoders of this module; for fuzzing.
 #[doc(hidden)]

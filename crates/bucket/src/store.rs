@@ -163,8 +163,8 @@ pub trait Store: Send + Sync {
     /// The place as people write it: `s3://bucket/prefix`, `file:///srv/bucket`.
     fn place(&self) -> &str;
 
-    /// Whether [`Store::list`] lists in order of names. An encrypted bucket has an order of its own;
-    /// there only numbers in the folders that [`crate::seal`] names are in order.
+    /// Whether [`Store::list`] lists in order of names. An encrypted bucket has an order of its
+    /// own, in which only the numbers of epochs and images are in order.
     fn lists_in_order(&self) -> bool {
         true
     }

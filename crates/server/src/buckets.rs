@@ -34,7 +34,7 @@ mod commands;
 pub(crate) mod error;
 pub(crate) mod images;
 mod key_commands;
-pub(crate) mod keys;
+mod keys;
 #[cfg(test)]
 mod tests;
 

@@ -28,7 +28,6 @@ mod storage;
 mod volumes;
 mod work;
 
-pub use buckets::keys::SystemEntropy;
 pub use daemon::config::{
     Config, DEFAULT_CACHE, DEFAULT_ISCSI, DEFAULT_MIRROR, DEFAULT_NBD, Settings, check as check_config,
 };

@@ -62,8 +62,8 @@ impl Cost {
         }
     }
 
-    /// The same in an encrypted bucket: a map after the pieces of each part, a header and a map that
-    /// each look at a part reads, and the key.
+    /// The same in an encrypted bucket. It has a map after the pieces of each part. A look at a
+    /// part reads its header and its map. The key is read once.
     pub fn encrypted(self, parts: u32) -> Self {
         let parts = u64::from(parts);
         let pieces = self.bytes / PIECE_BYTES as u64 + parts;

@@ -22,8 +22,8 @@ use ring::digest::{SHA256, digest};
 use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
+use super::entropy::{Entropy, random};
 use super::keys::{BucketKey, KeyId, derive, gcm};
-use super::{Entropy, random};
 
 const PUBLIC: &str = "cairn1";
 const SECRET: &str = "CAIRN-SECRET-1";

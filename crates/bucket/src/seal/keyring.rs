@@ -19,10 +19,10 @@ use std::sync::atomic::AtomicBool;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::entropy::{Entropy, random};
 use super::holder::KeyHolder;
 use super::identity::{Identity, Recipient, WRAPPED};
 use super::keys::{BucketKey, KeyId, Keys};
-use super::{Entropy, random};
 use crate::error::{KeyTrouble, StoreError, Trouble, Verb};
 use crate::name::{Name, Prefix};
 use crate::store::{ListFrom, Nonce, Put, Store, list_all};

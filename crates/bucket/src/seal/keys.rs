@@ -8,7 +8,7 @@ use ring::aead::{AES_256_GCM, LessSafeKey, UnboundKey};
 use ring::{hkdf, hmac};
 use zeroize::Zeroizing;
 
-use super::{Entropy, random};
+use super::entropy::{Entropy, random};
 use crate::name::Name;
 use crate::store::Nonce;
 

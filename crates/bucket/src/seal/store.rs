@@ -8,13 +8,14 @@ use bytes::{Bytes, BytesMut};
 use cairn_base::{Mutex, Timestamp};
 use data_encoding::HEXLOWER;
 
+use super::entropy::{Entropy, random};
 use super::holder::KeyHolder;
 use super::keys::Keys;
+use super::names;
 use super::object::{
     self, Bad, CHUNK, CUT, HEADER, Header, Kind, MORE_BYTES_MAX, TAG, TAIL, chunk_at, chunk_bytes, chunks,
     plain_bytes, sealed_bytes,
 };
-use super::{Entropy, names, random};
 use crate::error::{StoreError, Trouble, Verb};
 use crate::limits::{GET_BYTES_MAX, PIECE_BYTES_MAX, PIECE_BYTES_MIN, PIECES_MAX, PUT_BYTES_MAX};
 use crate::name::{Name, Prefix};

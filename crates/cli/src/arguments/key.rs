@@ -10,7 +10,8 @@ pub enum Key {
     /// Create a key file for encrypted buckets
     ///
     /// Prints the public key, which is the recipient that other servers add. The file has the
-    /// secret key. Without it the data of a bucket is lost, unless the bucket has another recipient.
+    /// secret key. Without it the data of a bucket is lost, unless the bucket has another
+    /// recipient.
     Create {
         /// A new file
         file: PathBuf,

@@ -9,8 +9,7 @@ use std::path::Path;
 use cairn_api::client::Client;
 use cairn_api::remedy::io_kind;
 use cairn_api::{self as api, ErrorKind};
-use cairn_bucket::seal::Identity;
-use cairn_server::SystemEntropy;
+use cairn_bucket::seal::{Entropy, Identity};
 use serde::Serialize;
 
 use crate::arguments::Key;
@@ -28,6 +27,15 @@ impl KeyFile {
     fn new(path: &Path, identities: &[Identity]) -> Self {
         let recipients = identities.iter().map(|identity| identity.recipient().to_string()).collect();
         Self { file: path.display().to_string(), recipients }
+    }
+}
+
+/// Random bytes of the operating system.
+struct SystemEntropy;
+
+impl Entropy for SystemEntropy {
+    fn fill(&self, bytes: &mut [u8]) {
+        getrandom::fill(bytes).expect("the system gives random numbers once it has booted");
     }
 }
 

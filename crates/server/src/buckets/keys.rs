@@ -36,7 +36,7 @@ impl Encryption {
 
 /// Random bytes of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct SystemEntropy;
+pub(super) struct SystemEntropy;
 
 impl Entropy for SystemEntropy {
     fn fill(&self, bytes: &mut [u8]) {
