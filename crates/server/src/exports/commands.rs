@@ -53,7 +53,7 @@ impl Server {
                     target: self.target(&name),
                     access: self.access.show(&name),
                     size_bytes: lun.bytes,
-                    uris: self.uris(&name),
+                    uris: self.offered_uris(&name),
                     reach: self.reach(&name),
                     sessions: of(&name),
                     totals: totals(&name),
@@ -68,7 +68,7 @@ impl Server {
                 target: self.target(&name),
                 access: self.access.show(&self.settings_of(&name)),
                 size_bytes,
-                uris: self.uris(&name),
+                uris: self.offered_uris(&name),
                 reach: self.reach(&name),
                 sessions: of(&name),
                 totals: totals(&name),
@@ -89,7 +89,7 @@ impl Server {
                 target: self.target(name),
                 access: self.access.show(&present_of(name)),
                 size_bytes: self.snapshot_lun_bytes(&parsed).unwrap_or(0),
-                uris: self.uris(name),
+                uris: self.offered_uris(name),
                 reach: self.reach(name),
                 sessions: of(name),
                 totals: totals(name),
@@ -106,14 +106,22 @@ impl Server {
         open.luns.find_in(&image, name.lun).ok().map(|lun| lun.bytes)
     }
 
-    /// Where clients find an export, the socket in the data directory first. Addresses that admit
-    /// no client to it are not among them.
+    /// The addresses at which NBD clients are admitted to an export, the socket in the data
+    /// directory first.
+    fn offered_uris(&self, export: &str) -> Vec<String> {
+        let mut uris = self.uris(export);
+        if self.access.restricted(&self.settings_of(export)).clients(false).is_none() {
+            uris.retain(|uri| uri.starts_with("nbd+unix:"));
+        }
+        uris
+    }
+
+    /// Where clients find an export, the socket in the data directory first. It takes no lock, as
+    /// devices call it under theirs.
     pub(crate) fn uris(&self, export: &str) -> Vec<String> {
         let mut uris = vec![unix_uri(&self.nbd_socket, export)];
-        let offers_tcp = self.access.restricted(&self.settings_of(export)).clients(false).is_some();
         for address in self.nbd.addresses() {
             match address {
-                NbdAddress::Tcp(_) if !offers_tcp => {}
                 NbdAddress::Tcp(address) => {
                     uris.push(tcp_uri(&names::from_elsewhere(address), export));
                 }
