@@ -120,7 +120,7 @@ fn export_has_its_rules_and_its_past_and_ends() {
     let made = nobody.create(&inner, b"of-root").unwrap();
     assert_eq!(nobody.stat(&made).unwrap().uid, 65_534);
     assert_eq!(nobody.lookup(&inner, b"..").unwrap().file, inner);
-    let mut alice = connect(&server).as_user(user(1000, 1000));
+    let mut alice = connect(&server).used_by(user(1000, 1000));
     let made = alice.create(&inner, b"of-alice").unwrap();
     assert_eq!(alice.stat(&made).unwrap().uid, 1000);
 

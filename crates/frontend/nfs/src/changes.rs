@@ -174,7 +174,7 @@ impl Request<'_> {
 
     pub(crate) fn make_directory(&self, place: &Place<'_>, new: &SetAttributes) -> Answer {
         let make = |node: &Node| {
-            let made = node.tree.make_directory(node.at.file, place.name, &node.new(new, 0)?);
+            let made = node.tree.make_directory(node.at.file, place.name, &node.new_file(new, 0)?);
             node.set_rest(made.map_err(|error| status(&error))?, new)
         };
         changed(self.make(place, make), Reply::MkDir)
@@ -182,7 +182,7 @@ impl Request<'_> {
 
     pub(crate) fn make_link(&self, place: &Place<'_>, new: &SetAttributes, target: &[u8]) -> Answer {
         let make = |node: &Node| {
-            let made = node.tree.make_link(node.at.file, place.name, target, &node.new(new, 0)?);
+            let made = node.tree.make_link(node.at.file, place.name, target, &node.new_file(new, 0)?);
             made.map_err(|error| match error {
                 // An empty target.
                 TreeError::NotFound if target.is_empty() => Status::Invalid,
@@ -205,7 +205,7 @@ impl Request<'_> {
             if is_device && !node.caller.is_root() {
                 return Err(Status::Perm);
             }
-            let new = node.new(&what.attributes, device.ok_or(Status::Invalid)?)?;
+            let new = node.new_file(&what.attributes, device.ok_or(Status::Invalid)?)?;
             let new = New { mode: new.mode | kind.type_bits(), ..new };
             let made = node.tree.make(node.at.file, place.name, &new).map_err(|error| status(&error))?;
             node.set_rest(made, &what.attributes)
@@ -356,7 +356,7 @@ impl Node {
     }
 
     /// The attributes of a new file.
-    fn new(&self, wanted: &SetAttributes, device: u32) -> Result<New, Status> {
+    fn new_file(&self, wanted: &SetAttributes, device: u32) -> Result<New, Status> {
         let caller = &self.caller;
         let others_uid = wanted.uid.is_some_and(|uid| uid != caller.uid);
         let others_gid = wanted.gid.is_some_and(|gid| !caller.is_in(gid));
@@ -413,10 +413,10 @@ impl Node {
         };
         match how {
             CreateHow::Unchecked(wanted) | CreateHow::Guarded(wanted) => {
-                self.set_rest(make(&self.new(wanted, 0)?)?, wanted)
+                self.set_rest(make(&self.new_file(wanted, 0)?)?, wanted)
             }
             CreateHow::Exclusive(verifier) => {
-                let made = make(&self.new(&SetAttributes::default(), 0)?)?;
+                let made = make(&self.new_file(&SetAttributes::default(), 0)?)?;
                 // The client sets the times once it has the reply.
                 let (accessed, modified) = verifier_times(verifier);
                 let change = SetStat {

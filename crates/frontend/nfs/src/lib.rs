@@ -20,6 +20,11 @@
 //! It has no locks (NLM), no other versions and no Kerberos. The server checks permissions by the
 //! user and the groups that the client's machine claims.
 
+#![expect(
+    clippy::result_large_err,
+    reason = "the attributes of a failed request are in its reply, once for each request"
+)]
+
 mod attributes;
 mod changes;
 mod credentials;

@@ -183,18 +183,18 @@ fn permissions_are_those_of_the_user_and_its_groups() {
     let root = root_user.mount("/v").unwrap();
     root_user.set(&root, &mode(0o1777)).unwrap();
 
-    let mut alice = running.client().as_user(user(1000, 100));
+    let mut alice = running.client().used_by(user(1000, 100));
     let file = alice.create(&root, b"of-alice").unwrap();
     alice.set(&file, &mode(0o640)).unwrap();
     alice.write(&file, 0, b"secret").unwrap();
     let attributes = alice.stat(&file).unwrap();
     assert_eq!((attributes.uid, attributes.gid, attributes.mode), (1000, 100, 0o640));
     let mut member =
-        running.client().as_user(Credential::Sys { uid: 1001, gid: 5, groups: (85..101).collect() });
+        running.client().used_by(Credential::Sys { uid: 1001, gid: 5, groups: (85..101).collect() });
     assert_eq!(member.read_all(&file).unwrap(), b"secret");
     assert_eq!(member.write(&file, 0, b"x").unwrap_err(), Status::Access);
     assert_eq!(member.access(&file, 0x3f).unwrap(), access::READ);
-    let mut stranger = running.client().as_user(user(1002, 102));
+    let mut stranger = running.client().used_by(user(1002, 102));
     assert_eq!(stranger.read(&file, 0, 10).unwrap_err(), Status::Access);
     assert_eq!(stranger.access(&file, 0x3f).unwrap(), 0);
     assert_eq!(stranger.set(&file, &mode(0o777)).unwrap_err(), Status::Perm);
@@ -212,12 +212,12 @@ fn permissions_are_those_of_the_user_and_its_groups() {
     root_user.set(&of_root, &mode(0o060)).unwrap();
     let same = squashed.lookup(&other_root, b"of-root").unwrap().file;
     assert_eq!(squashed.read(&same, 0, 1).unwrap_err(), Status::Access);
-    let mut group_of_root = running.client().as_user(Credential::Sys { uid: 1002, gid: 0, groups: vec![0] });
+    let mut group_of_root = running.client().used_by(Credential::Sys { uid: 1002, gid: 0, groups: vec![0] });
     assert_eq!(group_of_root.read(&same, 0, 1).unwrap_err(), Status::Access);
     let nobody = squashed.create(&other_root, b"of-nobody").unwrap();
     let attributes = squashed.stat(&nobody).unwrap();
     assert_eq!((attributes.uid, attributes.gid), Rules::NOBODY);
-    let mut anonymous = running.client().as_user(user(1000, 100));
+    let mut anonymous = running.client().used_by(user(1000, 100));
     let third_root = anonymous.mount("/anonymous").unwrap();
     let made = anonymous.create(&third_root, b"of-all").unwrap();
     assert_eq!(anonymous.stat(&made).map(|made| (made.uid, made.gid)), Ok((77, 78)));
@@ -253,7 +253,7 @@ fn write_by_another_user_takes_rights_of_a_program() {
     owner.set(&program, &mode(0o6777)).unwrap();
     owner.write(&program, 0, b"by root").unwrap();
     assert_eq!(owner.stat(&program).unwrap().mode, 0o6777);
-    let mut other = running.client().as_user(user(5, 5));
+    let mut other = running.client().used_by(user(5, 5));
     other.write(&program, 0, b"by another").unwrap();
     assert_eq!(owner.stat(&program).unwrap().mode, 0o777);
     // A user that is in no group of the file does not set its group ID.

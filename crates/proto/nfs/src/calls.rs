@@ -107,11 +107,15 @@ macro_rules! calls {
             /// [`Malformed`].
             pub fn parse(procedure: u32, arguments: &'a [u8]) -> Option<Result<Self, Malformed>> {
                 let from = &mut Reader::new(arguments);
-                let parsed = match procedure {
-                    $($number => (|| Ok(Call::$case { $($field: Xdr::read(from)?,)* }))(),)*
-                    _ => return None,
-                };
+                let parsed = Self::read(procedure, from).transpose()?;
                 Some(parsed.and_then(|call| from.end().map(|()| call)))
+            }
+
+            fn read(procedure: u32, from: &mut Reader<'a>) -> Result<Option<Self>, Malformed> {
+                match procedure {
+                    $($number => Ok(Some(Call::$case { $($field: Xdr::read(from)?,)* })),)*
+                    _ => Ok(None),
+                }
             }
 
             /// The number of its procedure.

@@ -47,7 +47,7 @@ impl Client {
     }
 
     /// The same connection for another user.
-    pub fn as_user(mut self, credential: Credential) -> Self {
+    pub fn used_by(mut self, credential: Credential) -> Self {
         self.credential = credential;
         self
     }
