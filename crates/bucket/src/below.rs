@@ -23,7 +23,7 @@ impl Below {
     ///
     /// # Errors
     /// The path is not the beginning of a name.
-    pub fn new(store: Arc<dyn Store>, path: &str) -> Result<Arc<dyn Store>, InvalidName> {
+    pub fn at(store: Arc<dyn Store>, path: &str) -> Result<Arc<dyn Store>, InvalidName> {
         if path.is_empty() {
             return Ok(store);
         }

@@ -182,8 +182,12 @@ impl Desk {
         let back = |at: &mut u64| *at = at.saturating_sub(ahead);
         for known in self.known.values_mut() {
             back(&mut known.since_ms);
-            known.gone_ms.as_mut().map(back);
-            known.sent.as_mut().map(|sent| back(&mut sent.at_ms));
+            if let Some(gone) = &mut known.gone_ms {
+                back(gone);
+            }
+            if let Some(sent) = &mut known.sent {
+                back(&mut sent.at_ms);
+            }
         }
         self.made.iter_mut().for_each(|(at, _)| back(at));
         true

@@ -54,7 +54,7 @@ pub fn stable(message: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut after_number = false;
     for word in clause.split_whitespace() {
-        let bare = word.trim_end_matches(|c: char| matches!(c, ',' | ';' | '.'));
+        let bare = word.trim_end_matches([',', ';', '.']);
         if after_number && UNITS.contains(&bare) {
             after_number = false;
             continue;

@@ -53,7 +53,7 @@ fn block(stamp: u64) -> Vec<u8> {
         return bytes;
     }
     for sector in bytes.chunks_mut(512) {
-        if stamp % 2 == 0 {
+        if stamp.is_multiple_of(2) {
             sector.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&stamp.to_le_bytes()));
         } else {
             Rng::new(stamp).fill(sector);

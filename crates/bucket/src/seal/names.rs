@@ -94,7 +94,7 @@ pub(super) fn open(keys: &Keys, name: &Name) -> Option<Name> {
             Some(text) => (is_last && is_ordered(&plain, text)).then(|| text.to_owned())?,
             // The other form of an ordered name is no second name of its object.
             None => open_segment(keys, &plain, segment)
-                .filter(|text| !text.contains('/') && !(is_last && is_ordered(&plain, text)))?,
+                .filter(|text| !(text.contains('/') || is_last && is_ordered(&plain, text)))?,
         };
         if !plain.is_empty() {
             plain.push('/');

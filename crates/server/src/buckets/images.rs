@@ -61,7 +61,7 @@ impl ImagesPlace {
 
     /// The store below the path.
     pub(crate) fn store(&self, open: &OpenBucket) -> Result<Arc<dyn Store>, ServerError> {
-        Below::new(open.store.clone(), &self.path).map_err(|_| ServerError::Bug)
+        Below::at(open.store.clone(), &self.path).map_err(|_| ServerError::Bug)
     }
 
     /// The images of a volume here.

@@ -538,7 +538,7 @@ pub(crate) fn spans(places: &[u64], gap: u64) -> Vec<Span> {
         if let Some(span) = spans.last_mut()
             && let Some(between) = place.checked_sub(span.start + span.blocks * BLOCK_SIZE as u64)
             && between <= gap * BLOCK_SIZE as u64
-            && span.blocks + between / BLOCK_SIZE as u64 + 1 <= RUN_BLOCKS_MAX
+            && span.blocks + between / (BLOCK_SIZE as u64) < RUN_BLOCKS_MAX
         {
             span.blocks += between / BLOCK_SIZE as u64 + 1;
             span.wanted.end = index + 1;

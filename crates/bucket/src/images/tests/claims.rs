@@ -30,7 +30,7 @@ fn claim_after_a_known_epoch_never_fences_a_server_that_took_over() {
 
     let mut third = other.claim("vol0 on b", NOW, &never()).expect("claimed");
     let late = one.claim_after((2, nonce(3)), "vol0 on a", NOW, &never());
-    let error = late.err().expect("it is not the newest epoch");
+    let error = late.expect_err("it is not the newest epoch");
     assert!(matches!(&error, ImagesError::Taken { epoch: 3, by } if by == "vol0 on b"), "{error}");
     assert!(second.look(&never()).expect_err("it is fenced").is_fenced());
     third.look(&never()).expect("the refused claim fenced no one");
@@ -49,7 +49,7 @@ fn volumes_of_a_bucket_are_listed_with_their_names_and_servers() {
         let models = line(1);
         advance(&mut owner, 1, &models[0], &models[1]).expect("committed");
     }
-    let below = Below::new(whole.clone(), "servers/a").expect("a path");
+    let below = Below::at(whole.clone(), "servers/a").expect("a path");
     let deep = BucketImages::open(below.clone(), workers.clone(), VOLUME, None, Rng::new(9));
     deep.claim(&label_of("deep", "y"), NOW, &never()).expect("claimed");
 

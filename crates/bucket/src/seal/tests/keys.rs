@@ -64,7 +64,7 @@ fn bucket_is_made_opened_and_given_to_others() {
     assert_eq!(trouble(&error), Some(KeyTrouble::NoRecipient));
 
     // The same key by either identity.
-    let one = ring.unlock(id, &[own.clone()], &cancel).expect("opened");
+    let one = ring.unlock(id, std::slice::from_ref(&own), &cancel).expect("opened");
     let same = ring.unlock(id, &[third, other.clone()], &cancel).expect("opened");
     assert_eq!(one.bytes(), same.bytes());
     ring.remove(&holder, &own.recipient(), &cancel).expect("removed");
@@ -103,7 +103,7 @@ fn changed_key_object_never_gives_another_key() {
     let (store, cancel, own) = (memory(), never(), identity(1));
     let ring = Keyring::new(&*store);
     let id = ring.create(&[own.recipient()], &*Seeded::new(5), &cancel).expect("made");
-    let right = ring.unlock(id, &[own.clone()], &cancel).expect("opened");
+    let right = ring.unlock(id, std::slice::from_ref(&own), &cancel).expect("opened");
     let names = store.names();
     for stored in &names {
         let bytes = store.raw(stored).expect("an object");
@@ -111,7 +111,7 @@ fn changed_key_object_never_gives_another_key() {
             let mut changed = bytes.to_vec();
             changed[at] ^= 1;
             store.replace(stored, Some(changed.into()));
-            let opened = ring.unlock(id, &[own.clone()], &cancel);
+            let opened = ring.unlock(id, std::slice::from_ref(&own), &cancel);
             match stored.as_str() {
                 "key/bucket" => {
                     let state = ring.state(&cancel);

@@ -119,7 +119,8 @@ fn read_that_needs_a_part_on_its_way_waits_for_it() {
         // In order, up to the first part that is asked for.
         let mut batch = [Operation::read(offset, READ as u32)];
         device.run_ready(&mut batch);
-        if device.shared.state.lock().is_on_its_way(&[offset..offset + READ]) {
+        let read = offset..offset + READ;
+        if device.shared.state.lock().is_on_its_way(std::slice::from_ref(&read)) {
             break;
         }
         disk.run(&mut batch);

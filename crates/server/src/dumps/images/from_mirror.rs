@@ -42,6 +42,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 type Runs = Vec<(Vbn, Vec<Block>)>;
 
+/// Regions, and the outcome of reading each.
+type Fetched = (Vec<u32>, Vec<Result<RegionBlocks, ImagesError>>);
+
 impl Server {
     /// Begins to make a new volume of an image in a bucket, or resumes that.
     pub(crate) fn restore_bucket_mirror(
@@ -289,7 +292,7 @@ impl<'a> Restoring<'a> {
     /// Gives the regions to `write` as they come, until an error or a cancellation.
     fn write_all(
         &self,
-        queue: &Receiver<(Vec<u32>, Vec<Result<RegionBlocks, ImagesError>>)>,
+        queue: &Receiver<Fetched>,
         stop: &AtomicBool,
         mut write: impl FnMut(usize, Runs) -> Result<(), ServerError>,
     ) -> Result<(), ServerError> {
