@@ -79,6 +79,13 @@ impl BucketMirrors {
         if open.is_destination() {
             return Err(BucketMirrorError::NotASource { volume: request.volume.clone() }.into());
         }
+        // Its rules could expire the image that the volume still reads.
+        if !open.is_local() {
+            return Err(ServerError::Invalid {
+                fault: "the volume still reads blocks of an image in a bucket",
+                next: "wait until `cairn volume show` says that all of it is local, then create the mirror",
+            });
+        }
         let is_there = |mirror: &&Arc<BucketMirror>| {
             let same_id =
                 || self.volumes.get(&mirror.volume).is_ok_and(|other| other.volume.id() == open.volume.id());
