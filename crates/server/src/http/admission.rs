@@ -193,7 +193,7 @@ async fn narrowed(answer: Response, of: Of, volumes: &BTreeSet<String>) -> Respo
 
 /// The lists of the status, and the field of their elements that names a volume. Lists of other
 /// names are emptied.
-const OF_STATUS: [(&str, &str); 9] = [
+const OF_STATUS: [(&str, &str); 11] = [
     ("volumes", "name"),
     ("exports", "name"),
     ("mirrors", "name"),
@@ -203,10 +203,12 @@ const OF_STATUS: [(&str, &str); 9] = [
     ("leftovers", "volume"),
     ("schedules", "volume"),
     ("problems", "subject"),
+    ("notes", "subject"),
+    ("bucket_mirrors", "volume"),
 ];
 
 /// Addresses of the server, which are no lists of volumes.
-const ADDRESSES: [&str; 4] = ["http", "mirror_further", "nbd", "iscsi"];
+const ADDRESSES: [&str; 5] = ["http", "mirror_further", "nbd", "iscsi", "nfs"];
 
 fn narrow(value: &mut Value, of: Of, volumes: &BTreeSet<String>) {
     match (of, value) {
