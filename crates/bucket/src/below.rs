@@ -61,6 +61,10 @@ impl Store for Below {
         &self.place
     }
 
+    fn lists_in_order(&self) -> bool {
+        self.store.lists_in_order()
+    }
+
     fn put_new(
         &self,
         name: &Name,

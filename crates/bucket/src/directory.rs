@@ -427,6 +427,10 @@ impl Store for Directory {
         &self.blame.0
     }
 
+    fn lists_in_order(&self) -> bool {
+        true
+    }
+
     fn put_new(
         &self,
         name: &Name,

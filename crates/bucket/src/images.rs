@@ -68,7 +68,6 @@ mod root;
 mod table;
 #[cfg(test)]
 mod tests;
-mod there;
 mod update;
 mod volume;
 mod volumes;
@@ -86,7 +85,6 @@ pub use self::owner::Owner;
 pub use self::reader::{ImageReader, RegionPart};
 pub use self::region::{FRAME_BLOCKS, FRAMES, REGION_BLOCKS, RegionBlocks};
 pub use self::root::{ImageId, ImageLabel};
-pub use self::there::{VolumeThere, volumes_in};
 pub use self::update::Update;
 pub use self::volume::{
     SourceError, UpdateProgress, UpdateWork, Updated, VolumeImage, has_snapshot, snapshots_of,

@@ -406,6 +406,10 @@ impl Store for Memory {
         &self.blame.0
     }
 
+    fn lists_in_order(&self) -> bool {
+        true
+    }
+
     fn put_new(
         &self,
         name: &Name,

@@ -532,6 +532,10 @@ impl Store for Remote {
         &self.blame.0
     }
 
+    fn lists_in_order(&self) -> bool {
+        true
+    }
+
     fn put_new(
         &self,
         name: &Name,

@@ -165,9 +165,7 @@ pub trait Store: Send + Sync {
 
     /// Whether [`Store::list`] lists in order of names. An encrypted bucket has an order of its
     /// own, in which only the numbers of epochs and images are in order.
-    fn lists_in_order(&self) -> bool {
-        true
-    }
+    fn lists_in_order(&self) -> bool;
 
     /// Creates an object of at most [`crate::limits::PUT_BYTES_MAX`] bytes, unless one of that name
     /// exists. An encrypted bucket takes 32 KiB less.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use cairn_base::{ByteSize, Clock, Rng, Timestamp};
-use cairn_bucket::images::{BucketImages, ImagesError, Owner, VolumeImage, VolumeThere};
+use cairn_bucket::images::{BucketImages, ImagesError, Owner, VolumeImage, label_of};
 use cairn_bucket::{Directory, Store, Workers};
 use cairn_device::{FileDevice, FileOptions, SystemClock};
 use cairn_volume::{OpenOptions, Volume};
@@ -45,7 +45,7 @@ fn volume_of(server: &Running) -> Arc<Volume> {
 /// Claims `v` in a store, as a server `source` does.
 fn claim(volume: &Volume, store: &Arc<dyn Store>) -> (BucketImages, Owner) {
     let images = BucketImages::open(store.clone(), Arc::new(Threads), volume.id(), None, Rng::new(7));
-    let label = VolumeThere::label_of("v", "source");
+    let label = label_of("v", "source");
     let owner = images.claim(&label, Timestamp(1 << 60), &never()).unwrap();
     (images, owner)
 }

@@ -81,8 +81,14 @@ impl Server {
     fn talk(&self, mut stream: impl Read + Write, text: &str) -> Answer {
         // The server may refuse before it has read all.
         let _ = stream.write_all(text.as_bytes());
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
+        let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
+        while let Ok(count @ 1..) = stream.read(&mut piece) {
+            answer.extend_from_slice(&piece[..count]);
+            // A stream of changes has no end.
+            if String::from_utf8_lossy(&answer).contains("content-type: text/event-stream") {
+                break;
+            }
+        }
         let answer = String::from_utf8_lossy(&answer).into_owned();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);

@@ -326,6 +326,10 @@ impl Store for Cut {
         "memory:"
     }
 
+    fn lists_in_order(&self) -> bool {
+        true
+    }
+
     fn put_new(
         &self,
         name: &Name,
@@ -642,6 +646,10 @@ fn writer_that_begins_while_its_base_is_deleted_is_refused_or_keeps_it() {
     impl Store for Interposed {
         fn place(&self) -> &str {
             "memory:"
+        }
+
+        fn lists_in_order(&self) -> bool {
+            true
         }
         fn put_new(
             &self,

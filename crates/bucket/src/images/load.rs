@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
-use cairn_base::{Checksum, VolumeId};
+use cairn_base::Checksum;
 
 use super::codec::{Kind, Version};
 use super::error::ImagesError;
@@ -29,18 +29,6 @@ const ROOT_BYTES_MAX: usize = CONTENT_BYTES_MAX + 2 * ROOT_FIELDS_MAX;
 const LOOKS_MAX: usize = 16;
 /// Gets at the same time.
 const AT_ONCE: usize = 16;
-
-/// The label of a claim.
-pub(super) fn claim_label(
-    store: &dyn Store,
-    volume: VolumeId,
-    epoch: u32,
-    cancel: &AtomicBool,
-) -> Result<String, ImagesError> {
-    let name = names::epoch(volume, epoch)?;
-    let bytes = store.get(&name, 0, SMALL_BYTES_MAX, cancel)?;
-    Ok(Claim::parse(&bytes, volume).map_err(|bad| bad.of(&name))?.label)
-}
 
 /// The newest root, with the catalog.
 #[derive(Debug, Clone)]

@@ -199,6 +199,10 @@ impl Store for Gate {
         "gate:"
     }
 
+    fn lists_in_order(&self) -> bool {
+        true
+    }
+
     fn put_new(
         &self,
         name: &Name,

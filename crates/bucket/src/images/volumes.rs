@@ -3,6 +3,7 @@
 //! Objects are below the id of their volume. The name of the volume is only in the label of its
 //! claims, as `VOLUME on SERVER`: a person chooses by it, and nothing else depends on it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -10,6 +11,7 @@ use cairn_base::{Rng, Timestamp, VolumeId};
 
 use super::BucketImages;
 use super::error::ImagesError;
+use crate::limits::PAGE_OBJECTS_MAX;
 use crate::name::{Name, Prefix};
 use crate::store::{ListFrom, Nonce, Store};
 use crate::workers::Workers;
@@ -51,6 +53,13 @@ pub struct VolumeInBucket {
     pub claim: ClaimSeen,
 }
 
+impl VolumeInBucket {
+    /// The name of the volume at its owner, if the label has one.
+    pub fn name(&self) -> Option<&str> {
+        Some(self.claim.volume()).filter(|name| !name.is_empty())
+    }
+}
+
 /// Finds the volumes that have images in a bucket, in order of their ids; a few requests for each.
 /// A volume with an unreadable claim is in the second list.
 ///
@@ -61,30 +70,45 @@ pub fn volumes(
     workers: &Arc<dyn Workers>,
     cancel: &Arc<AtomicBool>,
 ) -> Result<(Vec<VolumeInBucket>, Vec<ImagesError>), ImagesError> {
-    let prefix = Prefix::new("images/").map_err(|_| ImagesError::Rule("the prefix of images is wrong"))?;
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
-    let mut from = ListFrom::Start;
+    for folder in folders(&**store, cancel)? {
+        let Ok(id) = folder.parse::<VolumeId>() else { continue };
+        // The generator makes no nonce here: nothing is claimed.
+        let images = BucketImages::open(store.clone(), workers.clone(), id, None, Rng::new(0));
+        match images.newest_claim(cancel) {
+            Ok(claim) => found.extend(claim.map(|claim| VolumeInBucket { id, claim })),
+            Err(ImagesError::Store(error)) => return Err(error.into()),
+            Err(error) => unreadable.push(error),
+        }
+    }
+    Ok((found, unreadable))
+}
+
+/// The folders of volumes. A store that lists in order is asked for the first object of each; of
+/// another one, such as an encrypted one, all names are listed.
+fn folders(store: &dyn Store, cancel: &AtomicBool) -> Result<BTreeSet<String>, ImagesError> {
+    let prefix = Prefix::new("images/").map_err(|_| ImagesError::Rule("the prefix of images is wrong"))?;
+    let (mut folders, mut from) = (BTreeSet::new(), ListFrom::Start);
+    let skips = store.lists_in_order();
     loop {
-        let page = store.list(&prefix, &from, 1, cancel)?;
-        let Some(listed) = page.objects.first() else {
-            match page.next {
-                Some(next) if from != ListFrom::Page(next.clone()) => from = ListFrom::Page(next),
-                _ => return Ok((found, unreadable)),
-            }
-            continue;
-        };
-        let folder = listed.name.as_str().split('/').nth(1).unwrap_or_default();
-        if let Ok(id) = folder.parse::<VolumeId>() {
-            // The generator makes no nonce here: nothing is claimed.
-            let images = BucketImages::open(store.clone(), workers.clone(), id, None, Rng::new(0));
-            match images.newest_claim(cancel) {
-                Ok(claim) => found.extend(claim.map(|claim| VolumeInBucket { id, claim })),
-                Err(ImagesError::Store(error)) => return Err(error.into()),
-                Err(error) => unreadable.push(error),
+        let page = store.list(&prefix, &from, if skips { 1 } else { PAGE_OBJECTS_MAX }, cancel)?;
+        let mut last = None;
+        for listed in &page.objects {
+            let folder = listed.name.as_str().split('/').nth(1).unwrap_or_default();
+            if folders.insert(folder.to_owned()) {
+                last = Some(folder);
+            } else if skips {
+                return Err(ImagesError::Rule("the listing of the store is not in order of names"));
             }
         }
-        // Past all names of the folder, of which each continues with a letter before `z`.
-        let after = Name::new(format!("images/{folder}/z"));
-        from = ListFrom::After(after.map_err(|_| ImagesError::Rule("the name of a folder is wrong"))?);
+        from = match (last.filter(|_| skips), page.next) {
+            // Past all names of the folder, of which each continues with a letter before `z`.
+            (Some(folder), _) => {
+                let after = Name::new(format!("images/{folder}/z"));
+                ListFrom::After(after.map_err(|_| ImagesError::Rule("the name of a folder is wrong"))?)
+            }
+            (None, Some(next)) if from != ListFrom::Page(next.clone()) => ListFrom::Page(next),
+            (None, _) => return Ok(folders),
+        };
     }
 }

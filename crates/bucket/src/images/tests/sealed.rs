@@ -1,8 +1,10 @@
 //! Images in an encrypted bucket: a life of two owners, each object changed, an old root replayed,
 //! and each answer lost.
 
+use super::super::{label_of, volumes};
 use super::hostile::{named, read_all_of};
 use super::*;
+use crate::below::Below;
 use crate::seal::{BucketKey, KeyHolder, Sealed, Seeded, sealed};
 
 fn client(memory: &Arc<Memory>, seed: u64) -> Arc<Sealed> {
@@ -121,5 +123,27 @@ fn lost_and_late_answers_of_an_encrypted_bucket_are_resolved() {
                 assert!(errors.is_empty(), "call {call} {fate:?}: {errors:?}");
             }
         }
+    }
+}
+
+#[test]
+fn volumes_of_an_encrypted_bucket_are_found_also_below_a_path() {
+    for path in ["", "servers/a"] {
+        let memory = Arc::new(Memory::new(clock(), clock()));
+        let store = Below::at(client(&memory, 1), path).expect("a path");
+        let workers: Arc<dyn Workers> = Arc::new(Alone);
+        let (mut rng, mut ids) = (Rng::new(3), Vec::new());
+        for number in 0..12 {
+            let id = VolumeId(u128::from(rng.next()).to_be_bytes());
+            let images = BucketImages::open(store.clone(), workers.clone(), id, None, Rng::new(number));
+            images.claim(&label_of(&format!("vol{number}"), "a"), NOW, &never()).expect("claimed");
+            ids.push((id, format!("vol{number}")));
+        }
+        ids.sort();
+        let (found, unreadable) = volumes(&store, &workers, &never()).expect("listed");
+        let found: Vec<(VolumeId, String)> =
+            found.iter().map(|found| (found.id, found.name().expect("a name").to_owned())).collect();
+        assert_eq!(found, ids, "{path}");
+        assert!(unreadable.is_empty());
     }
 }

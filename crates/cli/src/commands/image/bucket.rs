@@ -98,6 +98,10 @@ impl Store for ThroughServer {
         &self.bucket
     }
 
+    fn lists_in_order(&self) -> bool {
+        true
+    }
+
     fn get(
         &self,
         name: &Name,

@@ -12,7 +12,7 @@ use cairn_base::{SnapshotId, Timestamp, VolumeId};
 use cairn_bucket::Use;
 use cairn_bucket::backed::{BackedDevice, presence_bytes};
 use cairn_bucket::images::{
-    BucketImages, ImageLabel, ImageReader, ImagesError, VolumeThere, snapshots_of, volumes_in,
+    BucketImages, ImageLabel, ImageReader, ImagesError, VolumeInBucket, label_of, snapshots_of, volumes,
 };
 use cairn_device::FileDevice;
 use cairn_format::SnapshotEntry;
@@ -42,7 +42,7 @@ const NEWER_MAX: usize = 4;
 pub(super) struct Wanted<'a> {
     pub(super) bucket: &'a OpenBucket,
     pub(super) name: &'a str,
-    pub(super) there: VolumeThere,
+    pub(super) there: VolumeInBucket,
     pub(super) image: Option<&'a str>,
     pub(super) read_only: bool,
     pub(super) devices: &'a [String],
@@ -68,25 +68,26 @@ pub(super) fn find_volume(
     bucket: &OpenBucket,
     wanted: &str,
     progress: &Progress,
-) -> Result<VolumeThere, ServerError> {
-    let all = volumes_in(&*bucket.store, progress.cancel_flag()).map_err(images_error(&bucket.name))?;
-    let is = |there: &&VolumeThere| {
+) -> Result<VolumeInBucket, ServerError> {
+    let (all, _) = volumes(&bucket.store, &bucket.workers, progress.cancel_flag())
+        .map_err(images_error(&bucket.name))?;
+    let is = |there: &&VolumeInBucket| {
         let id = there.id.to_string();
         there.name() == Some(wanted) || (wanted.len() >= ID_CHARS_MIN && id.starts_with(wanted))
     };
-    let mut found: Vec<VolumeThere> = all.iter().filter(is).cloned().collect();
+    let mut found: Vec<VolumeInBucket> = all.iter().filter(is).cloned().collect();
     let (bucket, volume) = (bucket.name.clone(), wanted.to_owned());
     match found.len() {
         1 => Ok(found.remove(0)),
         0 => {
-            let shown = |there: &VolumeThere| {
+            let shown = |there: &VolumeInBucket| {
                 there.name().map_or_else(|| there.id.to_string(), |name| format!("{name} ({})", there.id))
             };
             let there = all.iter().map(shown).collect();
             Err(from_bucket(FromBucketError::NoVolume { bucket, volume, there }))
         }
         _ => {
-            let there = found.iter().map(|there| format!("{} ({})", there.id, there.label)).collect();
+            let there = found.iter().map(|there| format!("{} ({})", there.id, there.claim.label)).collect();
             Err(from_bucket(FromBucketError::SeveralVolumes { bucket, volume, there }))
         }
     }
@@ -193,7 +194,7 @@ impl Volumes {
                     return Ok(Some(made));
                 }
                 progress.phase("claiming the volume");
-                let owner = VolumeThere::label_of(name, &names::host());
+                let owner = label_of(name, &names::host());
                 let claimed = images.claim(&owner, now, progress.cancel_flag());
                 let owner = claimed.map_err(images_error(&wanted.bucket.name))?;
                 if owner.newest().is_none_or(|newest| newest.id != label.id) {
