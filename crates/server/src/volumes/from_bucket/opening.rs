@@ -241,7 +241,7 @@ impl Volumes {
             }
         }
         let by = "its owner makes new images all the time".to_owned();
-        let source = Box::new(ImagesError::Taken { epoch: wanted.there.epoch, by });
+        let source = Box::new(ImagesError::Taken { epoch: wanted.there.claim.epoch, by });
         Err(from_bucket(FromBucketError::Images { bucket: wanted.bucket.name.clone(), source }))
     }
 
