@@ -57,8 +57,8 @@ use crate::http::answer::{Answer, Body, MAX_BODY, Refusal, blocking, unless_it_w
     title = "Cairn",
     description = "Volumes that never overwrite, their LUNs, snapshots and mirrors. Over TCP each request carries \
                    `Authorization: Bearer TOKEN`; on the control socket the permissions of the file decide. \
-                   `x-cairn-roles` names the roles of tokens that permit a request; a token that is bound to volumes \
-                   permits none with `x-cairn-whole-server`."
+                   `x-cairn-access` names the roles of tokens that permit a request; a token that is bound to volumes \
+                   permits none with `whole_server`."
 ))]
 struct Description;
 

@@ -170,7 +170,7 @@ fn every_endpoint_answers_every_role_as_its_description_says() {
     let all = operations();
     assert!(all.len() > 100);
     for (method, path, operation) in &all {
-        let permitted: Vec<&str> = operation["x-cairn-roles"]
+        let permitted: Vec<&str> = operation["x-cairn-access"]["roles"]
             .as_array()
             .unwrap_or_else(|| panic!("{method} {path} has no roles"))
             .iter()
@@ -220,7 +220,8 @@ fn token_of_a_volume_touches_and_shows_no_other() {
         let body = json!({"what": "delete-volume", "volume": "other", "name": "other", "parent": "other"});
         let answer = server.with(administrator, &method, &asked, &body);
         let what = format!("{method} {asked}: {} {}", answer.status, answer.text);
-        if path.contains('{') || operation["x-cairn-whole-server"] == true || path == "/v1/dry-run" {
+        if path.contains('{') || operation["x-cairn-access"]["whole_server"] == true || path == "/v1/dry-run"
+        {
             assert!(answer.is_forbidden(), "{what}");
         } else {
             assert!(!answer.text.contains("other"), "{what}");

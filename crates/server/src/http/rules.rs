@@ -341,14 +341,15 @@ pub(super) fn describe(api: &mut utoipa::openapi::OpenApi) {
         for (method, operation) in operations(item) {
             let Some(rule) = rule_of(method, path) else { continue };
             let roles: Vec<String> = rule.need.roles().iter().map(Role::to_string).collect();
-            let mut extensions = ExtensionsBuilder::new().add("x-cairn-roles", roles);
+            // One extension, as several have no order. Its fields come by name.
+            let mut access = serde_json::Map::new();
             if matches!(rule.need, Asked(_)) {
                 let note = "a request that destroys something or changes locks needs another role";
-                extensions = extensions.add("x-cairn-roles-note", note);
+                access.insert("note".into(), note.into());
             }
-            if rule.of == Server {
-                extensions = extensions.add("x-cairn-whole-server", true);
-            }
+            access.insert("roles".into(), roles.into());
+            access.insert("whole_server".into(), (rule.of == Server).into());
+            let extensions = ExtensionsBuilder::new().add("x-cairn-access", Value::Object(access));
             operation.extensions = Some(extensions.build());
         }
     }
