@@ -352,7 +352,12 @@ fn place_of(error: &VolumeError) -> String {
 /// An error of a place, and not of the whole device. One that knows its own damage, as a history
 /// does, has other words for it.
 pub(crate) fn is_of_a_place(error: &DeviceError) -> bool {
-    matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. })
+    match error {
+        // The place may be sound: a device over a network cannot reach it now.
+        DeviceError::Io { source, .. } => source.kind() != std::io::ErrorKind::NetworkDown,
+        DeviceError::Corrupt { .. } => true,
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Why a device with a bucket below it cannot be opened, or a block of it cannot be read.
 
+use std::io;
 use std::sync::Arc;
 
 use cairn_base::VolumeId;
@@ -76,12 +77,15 @@ impl FetchError {
         )
     }
 
+    /// A store that is away says nothing about the block: a volume takes the error of a network for
+    /// no damage.
     pub(super) fn to_device(&self, offset: u64, length: u64) -> DeviceError {
+        let kind = if self.is_damage() { io::ErrorKind::Other } else { io::ErrorKind::NetworkDown };
         DeviceError::Io {
             action: cairn_device::Action::Read,
             offset,
             length,
-            source: Arc::new(std::io::Error::other(self.clone())),
+            source: Arc::new(io::Error::new(kind, self.clone())),
         }
     }
 }

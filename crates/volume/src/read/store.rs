@@ -356,7 +356,9 @@ impl Store {
                     }));
                 }
                 Err(error) => {
-                    if span.blocks > 1 && is_of_a_place(&error) {
+                    if span.blocks > 1
+                        && matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. })
+                    {
                         again.extend(span.wanted.clone().map(|index| (index, known[index])));
                     }
                     blocks.extend(span.wanted.map(|_| Err(error.clone())));
