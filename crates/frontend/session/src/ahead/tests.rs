@@ -135,6 +135,8 @@ fn read_that_needs_a_part_on_its_way_waits_for_it() {
     };
     disk.hold(false);
     reader.join().expect("it reads");
+    // The part that is on its way is brought in to its end.
+    drop(device);
     let parts = disk.loaded.load(Ordering::Relaxed) - loaded;
     assert_eq!(parts % (PART_FIRST / BLOCK), 0, "only whole parts were loaded, and nothing twice");
 }
