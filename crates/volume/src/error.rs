@@ -352,12 +352,13 @@ fn place_of(error: &VolumeError) -> String {
 /// An error of a place, and not of the whole device. One that knows its own damage, as a history
 /// does, has other words for it.
 pub(crate) fn is_of_a_place(error: &DeviceError) -> bool {
-    match error {
-        // The place may be sound: a device over a network cannot reach it now.
-        DeviceError::Io { source, .. } => source.kind() != std::io::ErrorKind::NetworkDown,
-        DeviceError::Corrupt { .. } => true,
-        _ => false,
-    }
+    matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. }) && !is_out_of_reach(error)
+}
+
+/// A device over a network cannot reach the place now. Nothing is known about the block: it is no
+/// damage, and no finding.
+pub(crate) fn is_out_of_reach(error: &DeviceError) -> bool {
+    matches!(error, DeviceError::Io { source, .. } if source.kind() == std::io::ErrorKind::NetworkDown)
 }
 
 #[cfg(test)]

@@ -12,13 +12,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, FileId, Lba, SnapshotId, Vbn};
-use cairn_device::Operation;
+use cairn_device::{DeviceError, Operation};
 use cairn_format::layout::{SUPERBLOCK_A, SUPERBLOCK_B};
 use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode, Root, Structure, Superblock, TreeRef};
 
 use crate::commit::space::Redirects;
 use crate::commit::table::TableReader;
-use crate::error::{Place, VolumeError};
+use crate::error::{Place, VolumeError, is_out_of_reach};
 use crate::known_files::{ACTIVE_MAP, INODE_FILE};
 use crate::log::device::damaged_headers;
 use crate::read::block_set::{BlockSet, numbers};
@@ -272,6 +272,8 @@ struct Checker<'a> {
     roots_total: u64,
     blocks_total: u64,
     snapshot: SnapshotId,
+    /// A block could not be reached, which ends the check.
+    out_of_reach: Option<DeviceError>,
 }
 
 impl Volume {
@@ -279,7 +281,8 @@ impl Volume {
     /// trees, maps and tables. Clients are served meanwhile. `progress` is called now and then.
     ///
     /// # Errors
-    /// Only when checking itself is impossible. Faults of the volume are in the report.
+    /// Only when checking itself is impossible, also when a block cannot be reached now. Faults of
+    /// the volume are in the report.
     pub fn check(
         self: &Arc<Self>,
         progress: &mut dyn FnMut(CheckProgress),
@@ -313,13 +316,14 @@ impl Volume {
             roots_total: snapshots.len() as u64 + 1,
             blocks_total: used_blocks,
             snapshot: SnapshotId(0),
+            out_of_reach: None,
         };
         checker.report.findings = self.label_findings(false);
         let roots: BTreeMap<SnapshotId, Root> =
             snapshots.iter().map(|(entry, _)| (entry.id, entry.root)).collect();
         for (entry, image) in &snapshots {
             if checker.report.interrupted {
-                return Ok(checker.report);
+                return checker.outcome();
             }
             if entry.parent.0 != 0 && !roots.contains_key(&entry.parent) {
                 let (snapshot, parent) = (entry.id, entry.parent);
@@ -331,7 +335,7 @@ impl Volume {
         checker.snapshot = SnapshotId(0);
         checker.root(roots.get(&parent), &active);
         checker.redirects(&active);
-        Ok(checker.report)
+        checker.outcome()
     }
 
     /// Faults of superblock slots, tables and the headers of the log device. With `mends`, tables
@@ -384,6 +388,10 @@ impl Volume {
 }
 
 impl Checker<'_> {
+    fn outcome(self) -> Result<CheckReport, VolumeError> {
+        self.out_of_reach.map_or(Ok(self.report), |error| Err(error.into()))
+    }
+
     fn redirects(&mut self, active: &Image) {
         let mut slots = HashSet::new();
         for (_, slot) in active.redirects().each() {
@@ -396,6 +404,11 @@ impl Checker<'_> {
     fn damaged(&mut self, error: VolumeError, vbn: Vbn, place: Place) {
         let (vbn, place) = match error {
             VolumeError::Damaged { vbn, place } => (vbn, place),
+            VolumeError::Device(error) if is_out_of_reach(&error) => {
+                self.out_of_reach.get_or_insert(error);
+                self.report.interrupted = true;
+                return;
+            }
             _ => (vbn, place),
         };
         // A root that shares it finds it again.

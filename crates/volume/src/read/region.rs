@@ -17,7 +17,7 @@ use cairn_base::{Checksum, FileId, Lba, SnapshotId, Vbn};
 use cairn_device::Block;
 use cairn_format::{BlockPointer, FANOUT, INODES_PER_BLOCK, Inode, TreeRef};
 
-use crate::error::{Place, VolumeError};
+use crate::error::{Place, VolumeError, is_out_of_reach};
 use crate::known_files::{ACTIVE_MAP, INODE_FILE};
 use crate::read::image::Image;
 use crate::read::store::Wanted;
@@ -145,8 +145,8 @@ impl Volume {
     /// recorded ([`Volume::damaged`]).
     ///
     /// # Errors
-    /// [`VolumeError::NoSuchSnapshot`] when root or base is gone. Damage is not an error: the
-    /// result contains it.
+    /// [`VolumeError::NoSuchSnapshot`] when root or base is gone; [`VolumeError::Device`] when
+    /// blocks cannot be reached now. Damage is not an error: the result contains it.
     pub fn region(
         self: &Arc<Self>,
         part: Part,
@@ -161,12 +161,12 @@ impl Volume {
         // It broke off where the next one begins.
         let _ = walk.all();
         let mut region = walk.region;
-        self.read_region(&root, &mut region, look);
+        self.read_region(&root, &mut region, look)?;
         Ok(region)
     }
 
     /// In order of vbn, so that neighbours are one operation.
-    fn read_region(&self, root: &Image, region: &mut Region, look: Look) {
+    fn read_region(&self, root: &Image, region: &mut Region, look: Look) -> Result<(), VolumeError> {
         let is_read = |piece: &Piece| match (look, piece.place) {
             (Look::Nothing, _) => false,
             (Look::Structures, Place::Data { file, .. }) => file >= INODE_FILE,
@@ -184,8 +184,13 @@ impl Volume {
             .collect();
         region.read = wanted.len() as u64;
         for (at, read) in order.iter().zip(self.store.load_past_cache(&wanted, root.redirects())) {
-            region.pieces[*at].sound = read.is_ok();
+            region.pieces[*at].sound = match read {
+                Ok(()) => true,
+                Err(VolumeError::Device(error)) if is_out_of_reach(&error) => return Err(error.into()),
+                Err(_) => false,
+            };
         }
+        Ok(())
     }
 }
 

@@ -1,6 +1,8 @@
 //! Blocks between memory and the device: requests to the device, its possible answers, and the
 //! blocks that stay in memory.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
 use cairn_base::{BLOCK_SIZE, Rng, Vbn};
 use cairn_device::{DeviceError, Geometry, Operation, Request, Segment, Segments};
 use cairn_format::NodeAddress;
@@ -363,4 +365,59 @@ fn operations_of_spread_places_have_all_of_them_and_no_long_gap() {
         }
         assert_eq!(next, places.len());
     }
+}
+
+/// A device of which the block space is elsewhere, and cannot be reached at times.
+struct Elsewhere {
+    device: FaultDevice,
+    away: AtomicBool,
+    /// Bytes before the block space.
+    space: AtomicU64,
+}
+
+impl Device for Elsewhere {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        for operation in batch.iter_mut().filter(|_| self.away.load(Ordering::Relaxed)) {
+            if let Request::Read { offset, length } = *operation.request()
+                && offset >= self.space.load(Ordering::Relaxed)
+            {
+                let source = Arc::new(std::io::ErrorKind::NetworkDown.into());
+                let action = cairn_device::Action::Read;
+                operation.finish(Err(DeviceError::Io { action, offset, length: length.into(), source }));
+            }
+        }
+        self.device.run(batch);
+    }
+}
+
+#[test]
+fn block_out_of_reach_is_no_damage_and_no_finding() {
+    let device = FaultDevice::new(Volume::device_bytes(1024, Role::Normal));
+    format(&device, 1024);
+    let device = Arc::new(Elsewhere { device, away: false.into(), space: u64::MAX.into() });
+    let volume = open(&device);
+    let lun = file(&volume, 200);
+    write(&volume, lun, 0, 200, 1000).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let space = volume.store.space().place_of(Vbn(1), &Redirects::default()).expect("it has a place");
+    device.space.store(space, Ordering::Relaxed);
+    volume.store.forget();
+    device.away.store(true, Ordering::Relaxed);
+    let mut reads = [BlockRead::new(Lba(10), 5)];
+    volume.read(lun, &mut reads, true);
+    assert!(reads[0].outcome.take().expect("it has an outcome").is_err());
+    let mut cursor = volume.begin_scrub();
+    assert!(volume.scrub(&mut cursor, 1000).is_err(), "the scrub waits");
+    assert!(volume.check(&mut |_| {}).is_err(), "nothing can be said about the volume");
+    assert_eq!(volume.damaged(), []);
+    // Once it is there again, the scrub reads all of it.
+    device.away.store(false, Ordering::Relaxed);
+    let step = volume.scrub(&mut cursor, 1000).expect("it goes on");
+    assert!(step.blocks >= 200 && step.findings.is_empty(), "{step:?}");
+    assert_eq!(read(&volume, lun, 0, 200), (1000..1200).collect::<Vec<u64>>());
+    assert_sound(&volume);
 }
