@@ -8,10 +8,12 @@
 //! Invariants:
 //! - It only gives advice ([`Request::Prefetch`]). Data always comes from the device itself, so a
 //!   client sees the same bytes with it and without.
-//! - A read that needs a part on its way waits for that part and is not done twice.
+//! - A read that needs a part on its way waits for that part and is not done twice. It waits for a
+//!   second at most, and then reads by itself.
 //! - Nothing is asked for while the stream is in memory, or when the device has no memory of its
 //!   own.
-//! - The thread begins with the first part, and has ended when the session drops the device.
+//! - The thread begins with the first part. It has ended when the session drops the device, unless
+//!   its part takes longer than a second: a disk that hangs holds up no session that has ended.
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +22,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{Begun, Device, DeviceError, Extent, Geometry, Operation, Request, Segments, Ticket};
@@ -34,6 +37,8 @@ const PART_FIRST: u64 = 2 << 20;
 const PART_MAX: u64 = 16 << 20;
 /// How far from its place in the stream a read may be: clients send some reads out of order.
 const SLACK: u64 = 2 << 20;
+/// The longest wait for a part.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Reads of parts that were asked for and are not in memory, until the session gives up.
 const MISSES_MAX: u32 = 64;
 
@@ -57,8 +62,12 @@ struct State {
     queue: VecDeque<Range<u64>>,
     /// The part that the thread brings in now.
     current: Option<Range<u64>>,
+    /// That part takes so long that no read waits for it, and no other one is asked for.
+    hangs: bool,
     /// The session is over, or the thread is.
     ended: bool,
+    /// The thread uses the device no more.
+    is_over: bool,
 }
 
 /// Where the blocks of a read were found.
@@ -140,7 +149,8 @@ impl State {
     /// True while one of these reads needs a part that is on its way.
     fn is_on_its_way(&self, reads: &[Range<u64>]) -> bool {
         let mut parts = self.current.iter().chain(&self.queue);
-        parts.any(|part| reads.iter().any(|read| read.start < part.end && part.start < read.end))
+        !self.hangs
+            && parts.any(|part| reads.iter().any(|read| read.start < part.end && part.start < read.end))
     }
 }
 
@@ -181,10 +191,14 @@ impl ReadAhead {
         }
         let reads: Vec<Range<u64>> = pending().filter_map(read_of).collect();
         let mut state = self.shared.state.lock();
+        let until = Instant::now() + PATIENCE;
         let mut waited = false;
         while !state.ended && state.is_on_its_way(&reads) {
-            self.shared.changed.wait(&mut state);
             waited = true;
+            if self.shared.changed.wait_until(&mut state, until).timed_out() {
+                state.queue.clear();
+                state.hangs = true;
+            }
         }
         waited
     }
@@ -197,10 +211,10 @@ fn read_of(request: &Request) -> Option<Range<u64>> {
     }
 }
 
-/// Nothing is asked for from now on, and no read waits.
+/// There is no thread from now on: nothing is asked for, and no read waits.
 fn end(shared: &Shared) {
     let mut state = shared.state.lock();
-    state.ended = true;
+    (state.ended, state.is_over) = (true, true);
     state.queue.clear();
     state.current = None;
     drop(state);
@@ -238,7 +252,7 @@ fn work(device: &dyn Device, shared: &Shared) {
             device.run(&mut [Operation::new(Request::Prefetch { offset, length })]);
         }
         let mut state = shared.state.lock();
-        state.current = None;
+        (state.current, state.hangs) = (None, false);
         if in_memory {
             state.stream.is_in_memory();
             state.queue.clear();
@@ -277,7 +291,8 @@ impl Device for ReadAhead {
         let mut parts = Vec::new();
         {
             let mut state = self.shared.state.lock();
-            let end = if state.ended { 0 } else { self.device.geometry().length };
+            let asks = !state.ended && !state.hangs;
+            let end = if asks { self.device.geometry().length } else { 0 };
             for operation in batch.iter() {
                 if let Some(read) = read_of(operation.request()) {
                     let found = if !operation.is_pending() {
@@ -329,9 +344,16 @@ impl Device for ReadAhead {
 
 impl Drop for ReadAhead {
     fn drop(&mut self) {
-        end(&self.shared);
-        if let Some(thread) = self.thread.get_mut().take() {
-            // It panicked: the panic hook has reported that.
+        self.shared.state.lock().ended = true;
+        self.shared.changed.notify_all();
+        let Some(thread) = self.thread.get_mut().take() else { return };
+        let mut state = self.shared.state.lock();
+        let until = Instant::now() + PATIENCE;
+        while !state.is_over && !self.shared.changed.wait_until(&mut state, until).timed_out() {}
+        let is_over = state.is_over;
+        drop(state);
+        if is_over {
+            // If it panicked, the panic hook has reported that.
             let _ = thread.join();
         }
     }

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use cairn_device::{Device, Geometry, Operation, Request, Segments};
 use parking_lot::{Condvar, Mutex};
@@ -139,6 +140,22 @@ fn read_that_needs_a_part_on_its_way_waits_for_it() {
     drop(device);
     let parts = disk.loaded.load(Ordering::Relaxed) - loaded;
     assert_eq!(parts % (PART_FIRST / BLOCK), 0, "only whole parts were loaded, and nothing twice");
+}
+
+#[test]
+fn part_that_hangs_holds_up_neither_a_read_for_long_nor_the_end_of_the_session() {
+    let disk = Arc::new(Disk::default());
+    let device = ReadAhead::new(disk.clone());
+    disk.hold(true);
+    let began = Instant::now();
+    for offset in (0..8 << 20).step_by(READ as usize) {
+        read(&device, offset, READ);
+    }
+    drop(device);
+    // One read waits for a second, and so does the end.
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(disk.prefetched.load(Ordering::Relaxed), 0);
+    disk.hold(false);
 }
 
 #[test]
