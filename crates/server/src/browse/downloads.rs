@@ -19,6 +19,7 @@ use super::pipe::{Reader, Writer, pipe};
 use super::tar_stream::{Content, write_folder};
 use super::{Place, TICKETS_MAX};
 use crate::error::ServerError;
+use crate::peers::token::random_bytes;
 
 /// The life of a ticket.
 const TICKET_MAX: Duration = Duration::from_secs(60);
@@ -48,9 +49,7 @@ impl Tickets {
         place: api::FilePlace,
         now: Duration,
     ) -> Result<String, ServerError> {
-        let mut secret = [0; SECRET_BYTES];
-        getrandom::fill(&mut secret).map_err(|_| ServerError::Bug)?;
-        let secret = URL_SAFE_NO_PAD.encode(secret);
+        let secret = URL_SAFE_NO_PAD.encode(random_bytes::<SECRET_BYTES>());
         let mut tickets = self.0.lock();
         tickets.retain(|_, ticket| ticket.expires > now);
         if tickets.len() >= TICKETS_MAX {

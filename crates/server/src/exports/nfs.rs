@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::ServerError;
 use crate::exports::access::Network;
 use crate::groups::{Groups, Showing};
+use crate::peers::token::random_bytes;
 use crate::state;
 use crate::state::Unread;
 use crate::volumes::Volumes;
@@ -107,13 +108,6 @@ fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
         *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
     }
     Some(bytes)
-}
-
-/// Random bytes.
-fn random<const N: usize>() -> Result<[u8; N], ServerError> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|_| ServerError::Bug)?;
-    Ok(bytes)
 }
 
 /// The parts that all exports need.
@@ -393,7 +387,7 @@ impl NfsTable {
             groups,
             served: Mutex::default(),
             keys: Mutex::default(),
-            start: u64::from_be_bytes(random()?),
+            start: u64::from_be_bytes(random_bytes()),
             trees: AtomicU64::new(0),
         };
         let table = Self {

@@ -7,12 +7,13 @@ use cairn_api as api;
 use cairn_base::VolumeId;
 use cairn_frontend_nfs::{KEY_BYTES, SessionInfo, Totals};
 
-use super::{Exported, NfsDocument, NfsTable, Record, key_in, put_key, random, to_hex};
+use super::{Exported, NfsDocument, NfsTable, Record, key_in, put_key, to_hex};
 use crate::daemon::server::Server;
 use crate::error::ServerError;
 use crate::exports::commands::activity;
 use crate::exports::error::ExportsError;
 use crate::names;
+use crate::peers::token::random_bytes;
 use crate::state;
 
 /// How long the end of an export waits for requests of clients that have begun.
@@ -43,16 +44,12 @@ impl NfsTable {
     }
 
     /// The key of a new export, and whether the volume has it.
-    fn key_for(
-        &self,
-        record: &Record,
-        in_volume: Option<[u8; KEY_BYTES]>,
-    ) -> Result<[u8; KEY_BYTES], ServerError> {
+    fn key_for(&self, record: &Record, in_volume: Option<[u8; KEY_BYTES]>) -> [u8; KEY_BYTES] {
         let of = record.of();
         let known = self.common.keys.lock().iter().find(|(other, _)| *other == of).map(|(_, key)| *key);
         match known.or(in_volume) {
-            Some(key) if !self.common.is_taken(&key, &of) => Ok(key),
-            _ => random(),
+            Some(key) if !self.common.is_taken(&key, &of) => key,
+            _ => random_bytes(),
         }
     }
 }
@@ -157,7 +154,7 @@ impl Server {
         record.squash = request.squash.unwrap_or(record.squash);
         record.networks = request.networks.clone().unwrap_or(record.networks);
         if record.key.is_empty() {
-            record.key = to_hex(&random::<KEY_BYTES>()?);
+            record.key = to_hex(&random_bytes::<KEY_BYTES>());
         }
         for network in &record.networks {
             network.parse::<super::Network>()?;
@@ -168,7 +165,7 @@ impl Server {
         let tree = new.tree(&open, None)?;
         new.show_only(&tree)?;
         if before.is_none() {
-            record.key = to_hex(&table.key_for(&record, key_in(&tree))?);
+            record.key = to_hex(&table.key_for(&record, key_in(&tree)));
             new = make(record)?;
             if !tree.is_read_only() && key_in(&tree) != Some(new.key) {
                 put_key(&tree, &new.key, &new.name);
