@@ -75,7 +75,7 @@ fn clock_in(at_ms: u64, now: Timestamp, zone: &TimeZone) -> String {
     else {
         return format!("{at_ms} ms");
     };
-    let (at, now) = (at.to_zoned(zone.clone()), now.to_zoned(zone.clone()));
+    let (at, now) = (at.to_zoned_datetime(zone.clone()), now.to_zoned_datetime(zone.clone()));
     let form = if at.date() == now.date() { "%H:%M:%S" } else { "%Y-%m-%d %H:%M" };
     at.strftime(form).to_string()
 }

@@ -9,7 +9,7 @@ use cairn_api::ErrorKind;
 use cairn_base::Interval;
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
-use jiff::{Timestamp, ToSpan, Zoned};
+use jiff::{Timestamp, ToSpan, ZonedDateTime};
 
 use crate::exit::Failure;
 
@@ -65,7 +65,7 @@ fn parse_in(text: &str, now_ns: u64, zone: &TimeZone) -> Result<Moment, Failure>
 /// after the gap.
 fn shown_at(civil: DateTime, now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let moment = |offset: Offset| offset.to_timestamp(civil).ok();
-    match zone.to_ambiguous_zoned(civil).offset() {
+    match zone.to_ambiguous_zoned_datetime(civil).offset() {
         AmbiguousOffset::Unambiguous { offset } => moment(offset),
         AmbiguousOffset::Fold { before, after } => {
             moment(after).filter(|later| *later <= now).or_else(|| moment(before))
@@ -82,7 +82,7 @@ fn shown_at(civil: DateTime, now: Timestamp, zone: &TimeZone) -> Option<Timestam
 /// A time of day: the last time that clocks of the zone showed it, or that of `today` or
 /// `yesterday`.
 fn by_the_clock(text: &str, now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
-    let today = now.to_zoned(zone.clone()).date();
+    let today = now.to_zoned_datetime(zone.clone()).date();
     let (day, time) = match text.split_once(' ') {
         Some(("today", time)) => (Some(today), time),
         Some(("yesterday", time)) => (Some(today.yesterday().ok()?), time),
@@ -107,8 +107,8 @@ pub fn show(at_ns: u64) -> String {
 
 fn show_in(at_ns: u64, zone: TimeZone) -> String {
     let Ok(stamp) = Timestamp::from_nanosecond(i128::from(at_ns)) else { return format!("{at_ns} ns") };
-    let local: Zoned = stamp.to_zoned(zone);
-    let utc = stamp.to_zoned(TimeZone::UTC);
+    let local: ZonedDateTime = stamp.to_zoned_datetime(zone);
+    let utc = stamp.to_zoned_datetime(TimeZone::UTC);
     if local.offset() == utc.offset() {
         return utc.strftime("%Y-%m-%d %H:%M:%S%.3f UTC").to_string();
     }

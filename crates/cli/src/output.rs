@@ -190,7 +190,7 @@ fn harmless(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {
 /// A table without lines, as `ls -l` has it. The content of a cell stays in it.
 pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(head);
+    table.load_style(presets::NOTHING).set_header(head);
     let mut empty = true;
     for row in rows {
         table.add_row(row.map(|cell| harmless(&cell, |_| true).into_owned()));

@@ -133,7 +133,7 @@ impl Quiet {
         let Ok(now) = Timestamp::from_millisecond(i64::try_from(now_ms).unwrap_or(i64::MAX)) else {
             return false;
         };
-        let local = now.to_zoned(zone);
+        let local = now.to_zoned_datetime(zone);
         let minute = u16::from(local.hour().unsigned_abs()) * 60 + u16::from(local.minute().unsigned_abs());
         match self.from < self.to {
             true => (self.from..self.to).contains(&minute),

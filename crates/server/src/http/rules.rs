@@ -5,6 +5,7 @@
 
 use cairn_api::Role;
 use serde_json::Value;
+use utoipa::openapi::RefOr;
 use utoipa::openapi::extensions::ExtensionsBuilder;
 use utoipa::openapi::path::Operation;
 
@@ -351,6 +352,23 @@ pub(super) fn describe(api: &mut utoipa::openapi::OpenApi) {
             access.insert("whole_server".into(), (rule.of == Server).into());
             let extensions = ExtensionsBuilder::new().add("x-cairn-access", Value::Object(access));
             operation.extensions = Some(extensions.build());
+            describe_responses(operation);
+        }
+    }
+}
+
+/// OpenAPI 3.1 demands a description of each response.
+fn describe_responses(operation: &mut Operation) {
+    for (status, response) in &mut operation.responses.responses {
+        if let RefOr::T(response) = response
+            && response.description.is_empty()
+        {
+            let outcome = if status == "default" {
+                "The request failed; the body says why."
+            } else {
+                "The request succeeded."
+            };
+            response.description = outcome.to_owned();
         }
     }
 }
