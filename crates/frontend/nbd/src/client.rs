@@ -15,7 +15,7 @@ use cairn_proto_nbd::{
 };
 
 use crate::address::Address;
-use crate::transport::Transport;
+use crate::transport::{Replies, Transport};
 
 /// The client's request to the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -182,7 +182,7 @@ impl Client {
             Address::Unix(path) => UnixStream::connect(path).and_then(Socket::from_unix),
         };
         let socket = socket.map_err(|source| ClientError::Connect { address: address.clone(), source })?;
-        let mut transport = Transport::Plain(socket);
+        let mut transport = Transport::plain(socket);
         let mut handshake = ClientHandshake::new(ClientWishes {
             export: options.export.clone(),
             mode: options.mode,

@@ -16,6 +16,7 @@ mod address;
 mod client;
 mod device_error;
 mod exports;
+mod lanes;
 mod limits;
 mod listener;
 mod registry;

@@ -4,14 +4,15 @@
 //! Data is sent directly from the device's blocks. Data in memory is sent before waiting for the
 //! rest, so replies may come in another order than their requests.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Instant;
 
 use cairn_base::BLOCK_SIZE;
-use cairn_device::{DeviceError, Gate, Operation, Request as DeviceRequest, Segments, admit, park};
+use cairn_device::{DeviceError, Operation, Request as DeviceRequest, Segments, admit, park};
 use cairn_frontend_session::limits::BATCH_OPERATIONS_MAX;
-use cairn_frontend_session::{Kind, Meter, each_piece};
+use cairn_frontend_session::{Kind, each_piece};
 use cairn_proto_nbd::{
     Command, NbdError, Negotiated, ReplyMode, ReplyTo, put_block_status, put_error, put_read_header,
     put_read_piece, put_success,
@@ -19,17 +20,18 @@ use cairn_proto_nbd::{
 
 use crate::device_error::nbd_error;
 use crate::exports::Export;
+use crate::lanes::ReadLanes;
+use crate::limits::{LANE_READS_MAX, LANE_READS_MIN, LANES_SHARE};
+use crate::registry::Entry;
 use crate::status::block_status;
-use crate::transport::Transport;
+use crate::transport::Replies;
 
 /// The parts of its session that a round needs.
-pub(crate) struct Surroundings<'a> {
-    pub(crate) export: &'a Export,
-    pub(crate) name: &'a str,
-    pub(crate) negotiated: &'a Negotiated,
-    pub(crate) meter: &'a Meter,
-    /// Lets requests begin.
-    pub(crate) gate: &'a Arc<Gate>,
+pub(crate) struct Surroundings {
+    pub(crate) export: Export,
+    pub(crate) name: String,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) entry: Arc<Entry>,
 }
 
 /// The reply of an operation.
@@ -123,7 +125,7 @@ impl Round {
     }
 
     /// Refuses a request.
-    pub(crate) fn refuse(&mut self, around: &Surroundings<'_>, to: ReplyTo, error: NbdError) {
+    pub(crate) fn refuse(&mut self, around: &Surroundings, to: ReplyTo, error: NbdError) {
         put_error(&mut self.headers, around.negotiated.mode, to, error, &error.to_string());
     }
 
@@ -140,7 +142,7 @@ impl Round {
     }
 
     /// Adds any command that is complete in itself.
-    pub(crate) fn command(&mut self, around: &Surroundings<'_>, to: ReplyTo, command: Command) {
+    pub(crate) fn command(&mut self, around: &Surroundings, to: ReplyTo, command: Command) {
         match command {
             Command::Read { offset, length, one_chunk } if u64::from(length) > self.window => {
                 self.long = Some(LongRead { to, since: self.since, offset, length, one_chunk });
@@ -167,7 +169,7 @@ impl Round {
         }
     }
 
-    fn read(&mut self, around: &Surroundings<'_>, to: ReplyTo, offset: u64, length: u32) {
+    fn read(&mut self, around: &Surroundings, to: ReplyTo, offset: u64, length: u32) {
         if length == 0 {
             put_read_header(&mut self.headers, around.negotiated.mode, to, offset, 0);
             return;
@@ -178,7 +180,7 @@ impl Round {
         self.operations.push(Operation::read(offset, length));
     }
 
-    fn unless_empty(&mut self, around: &Surroundings<'_>, to: ReplyTo, length: u64, request: DeviceRequest) {
+    fn unless_empty(&mut self, around: &Surroundings, to: ReplyTo, length: u64, request: DeviceRequest) {
         if length == 0 {
             put_success(&mut self.headers, around.negotiated.mode, to);
         } else {
@@ -191,12 +193,22 @@ impl Round {
         self.operations.push(Operation::new(request));
     }
 
-    /// Executes all requests and sends all replies. An error means that the client has
-    /// disconnected.
-    pub(crate) fn run(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
+    /// Executes all requests and sends all replies, or gives reads that have to wait to `lanes`. An
+    /// error means that the client has disconnected.
+    pub(crate) fn run(
+        &mut self,
+        around: &Surroundings,
+        lanes: &mut ReadLanes,
+        out: &mut impl Replies,
+    ) -> io::Result<()> {
         let count = self.operations.len() + self.queries.len() + usize::from(self.long.is_some());
-        around.meter.taken(count as u64);
-        let result = self.run_operations(around, transport).and_then(|()| self.run_rest(around, transport));
+        around.entry.meter.taken(count as u64);
+        let result = self.run_ready(around, out).and_then(|()| {
+            if !self.give_to(lanes) {
+                self.run_pending(around, out)?;
+            }
+            self.run_rest(around, out)
+        });
         self.operations.clear();
         self.slots.clear();
         self.queries.clear();
@@ -207,44 +219,77 @@ impl Round {
         result
     }
 
-    fn run_operations(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
-        let device = &*around.export.device;
+    /// Executes and answers the operations that need no waiting.
+    fn run_ready(&mut self, around: &Surroundings, out: &mut impl Replies) -> io::Result<()> {
         if !self.operations.is_empty() {
-            let ticket = around.gate.ticket(0);
+            let ticket = around.entry.gate.ticket(0);
             let ends = self.operations.iter_mut().filter(|one| one.is_flush() || one.request().is_mutation());
             ends.for_each(|operation| operation.give(ticket.clone()));
             admit(&mut self.operations);
-            device.run_ready(&mut self.operations);
+            around.export.device.run_ready(&mut self.operations);
         }
-        self.answer(around, transport)?;
+        self.answer(around, out)
+    }
+
+    /// Executes and answers the rest of the operations.
+    pub(crate) fn run_pending(&mut self, around: &Surroundings, out: &mut impl Replies) -> io::Result<()> {
         if self.slots.iter().any(|slot| !slot.answered) {
             park(&mut self.operations);
             admit(&mut self.operations);
-            device.run(&mut self.operations);
-            self.answer(around, transport)?;
+            around.export.device.run(&mut self.operations);
+            self.answer(around, out)?;
         }
         Ok(())
     }
 
-    fn run_rest(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
+    /// Gives the pending operations to lanes, if they are several reads and nothing else. Those that
+    /// find no lane stay here; true when none does.
+    fn give_to(&mut self, lanes: &mut ReadLanes) -> bool {
+        let pending = || self.slots.iter().filter(|slot| !slot.answered);
+        if pending().count() < LANE_READS_MIN || pending().any(|slot| slot.read.is_none()) {
+            return false;
+        }
+        let mut waiting: VecDeque<(Operation, Slot)> =
+            self.operations.drain(..).zip(self.slots.drain(..)).filter(|(_, slot)| !slot.answered).collect();
+        let share = (waiting.len() / LANES_SHARE).clamp(LANE_READS_MIN, LANE_READS_MAX);
+        while !waiting.is_empty() && lanes.has_room() {
+            let part: Vec<(Operation, Slot)> = waiting.drain(..share.min(waiting.len())).collect();
+            if let Err(round) = lanes.give(Round::of_reads(self.since, part)) {
+                waiting.extend(round.operations.into_iter().zip(round.slots));
+                break;
+            }
+        }
+        (self.operations, self.slots) = waiting.into_iter().unzip();
+        self.operations.is_empty()
+    }
+
+    /// A round of reads that an earlier one took and did not answer.
+    fn of_reads(since: Instant, reads: Vec<(Operation, Slot)>) -> Self {
+        let mut round = Self::new(since);
+        round.bytes = reads.iter().filter_map(|(_, slot)| slot.read).map(|read| u64::from(read.length)).sum();
+        (round.operations, round.slots) = reads.into_iter().unzip();
+        round
+    }
+
+    /// Bytes of the requests that it holds.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn run_rest(&mut self, around: &Surroundings, out: &mut impl Replies) -> io::Result<()> {
         for query in std::mem::take(&mut self.queries) {
             self.answer_query(around, &query);
-            around.meter.batch(Instant::now()).done(Kind::Other, query.since, 0);
+            around.entry.meter.batch(Instant::now()).done(Kind::Other, query.since, 0);
         }
-        self.send(transport)?;
+        self.send(out)?;
         match self.long.take() {
-            Some(read) => self.run_long(around, transport, read),
+            Some(read) => self.run_long(around, out, read),
             None => Ok(()),
         }
     }
 
     /// Answers a read that does not fit into the window, a piece at a time.
-    fn run_long(
-        &mut self,
-        around: &Surroundings<'_>,
-        transport: &mut Transport,
-        read: LongRead,
-    ) -> io::Result<()> {
+    fn run_long(&mut self, around: &Surroundings, out: &mut impl Replies, read: LongRead) -> io::Result<()> {
         let mode = around.negotiated.mode;
         let LongRead { to, since, offset, length, .. } = read;
         // Once the header of a single chunk is out there is no place for an error any more, so that
@@ -254,7 +299,7 @@ impl Round {
             for (offset, length) in pieces(offset, length, self.window) {
                 if let Err(error) = read_piece(around, offset, length) {
                     fail(&mut self.headers, around, to, &error);
-                    return self.send(transport);
+                    return self.send(out);
                 }
             }
             put_read_header(&mut self.headers, mode, to, offset, length);
@@ -267,7 +312,7 @@ impl Round {
                 Err(error) if one_chunk => return Err(io::Error::other(error)),
                 Err(error) => {
                     fail(&mut self.headers, around, to, &error);
-                    return self.send(transport);
+                    return self.send(out);
                 }
             };
             if !one_chunk {
@@ -282,21 +327,21 @@ impl Round {
             }
             let mut vectors = vec![IoSlice::new(&self.headers)];
             push_data(&mut vectors, &data, length);
-            transport.send_all(&mut vectors)?;
+            out.send_all(&mut vectors)?;
             self.headers.clear();
-            around.meter.batch(Instant::now()).moved(Kind::Read, u64::from(length));
+            around.entry.meter.batch(Instant::now()).moved(Kind::Read, u64::from(length));
         }
-        around.meter.batch(Instant::now()).done(Kind::Read, since, 0);
+        around.entry.meter.batch(Instant::now()).done(Kind::Read, since, 0);
         Ok(())
     }
 
-    fn answer_query(&mut self, around: &Surroundings<'_>, query: &Query) {
+    fn answer_query(&mut self, around: &Surroundings, query: &Query) {
         let contexts = &around.negotiated.contexts;
         let all: Vec<usize> = (0..contexts.len()).collect();
         let positions = query.only.as_ref().unwrap_or(&all);
         let mut answers = Vec::with_capacity(positions.len());
         for context in positions.iter().filter_map(|position| contexts.get(*position)) {
-            match block_status(around.export, context, query.offset, query.length, query.one) {
+            match block_status(&around.export, context, query.offset, query.length, query.one) {
                 Ok(extents) => answers.push((context.id, extents)),
                 Err(error) => return fail(&mut self.headers, around, query.to, &error),
             }
@@ -308,12 +353,12 @@ impl Round {
     }
 
     /// Sends the replies of operations that finished since the last call.
-    fn answer(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
+    fn answer(&mut self, around: &Surroundings, out: &mut impl Replies) -> io::Result<()> {
         let mode = around.negotiated.mode;
         if self.slots.is_empty() {
-            return self.send(transport);
+            return self.send(out);
         }
-        let mut batch = around.meter.batch(Instant::now());
+        let mut batch = around.entry.meter.batch(Instant::now());
         for (index, (operation, slot)) in self.operations.iter().zip(&mut self.slots).enumerate() {
             let Some(outcome) = operation.outcome() else { continue };
             if slot.answered {
@@ -340,10 +385,10 @@ impl Round {
             }
         }
         drop(batch);
-        self.send(transport)
+        self.send(out)
     }
 
-    fn send(&mut self, transport: &mut Transport) -> io::Result<()> {
+    fn send(&mut self, out: &mut impl Replies) -> io::Result<()> {
         if self.headers.is_empty() {
             return Ok(());
         }
@@ -360,7 +405,7 @@ impl Round {
         if sent < self.headers.len() {
             vectors.push(IoSlice::new(&self.headers[sent..]));
         }
-        transport.send_all(&mut vectors)?;
+        out.send_all(&mut vectors)?;
         self.headers.clear();
         self.data.clear();
         Ok(())
@@ -385,7 +430,7 @@ pub(crate) fn piece_bytes(offset: u64, left: u64, longest: u64) -> u32 {
     left.min(longest - offset % BLOCK_SIZE as u64) as u32
 }
 
-fn read_piece(around: &Surroundings<'_>, offset: u64, length: u32) -> Result<Segments, DeviceError> {
+fn read_piece(around: &Surroundings, offset: u64, length: u32) -> Result<Segments, DeviceError> {
     let data = around.export.device.read(offset, length)?;
     assert!(data.len() >= length as usize, "a device gives all the bytes of a read, or an error");
     Ok(data)
@@ -404,15 +449,15 @@ fn kind_of(request: &DeviceRequest) -> (Kind, u64) {
     }
 }
 
-fn fail(headers: &mut Vec<u8>, around: &Surroundings<'_>, to: ReplyTo, error: &DeviceError) {
+fn fail(headers: &mut Vec<u8>, around: &Surroundings, to: ReplyTo, error: &DeviceError) {
     let wire = failed(around, error);
     put_error(headers, around.negotiated.mode, to, wire, &error.to_string());
 }
 
 /// Records a failure, and returns its NBD error.
-fn failed(around: &Surroundings<'_>, error: &DeviceError) -> NbdError {
+fn failed(around: &Surroundings, error: &DeviceError) -> NbdError {
     if matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. }) {
-        tracing::warn!(export = around.name, %error, "a request failed; the client got the error");
+        tracing::warn!(export = around.name.as_str(), %error, "a request failed; the client got the error");
     }
     nbd_error(error)
 }

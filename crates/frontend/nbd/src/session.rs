@@ -15,11 +15,12 @@ use cairn_proto_nbd::{
 };
 
 use crate::exports::{Export, OpenExportError, Visitor};
+use crate::lanes::ReadLanes;
 use crate::limits::LONG_WRITE_BYTES;
 use crate::registry::{Entry, NotLetIn};
 use crate::round::{Round, Surroundings, piece_bytes};
 use crate::server::Shared;
-use crate::transport::Transport;
+use crate::transport::{Replies, Transport};
 
 /// Why a session ended without a good-bye of the client.
 #[derive(Debug, thiserror::Error)]
@@ -37,16 +38,15 @@ pub(crate) enum SessionEnd {
 /// Serves one connection to its end.
 pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: Socket) -> Result<(), SessionEnd> {
     let mut input = Input::default();
-    let Some(established) = negotiate(shared, entry, Transport::Plain(socket), &mut input)? else {
+    let Some(established) = negotiate(shared, entry, Transport::plain(socket), &mut input)? else {
         return Ok(());
     };
     let Established { mut transport, negotiated, name, mut export } = established;
     export.device = Arc::new(ReadAhead::new(export.device));
+    let around = Arc::new(Surroundings { export, name, negotiated, entry: Arc::clone(entry) });
     let mut session = Session {
-        entry,
-        negotiated,
-        name,
-        export,
+        lanes: ReadLanes::new(Arc::clone(&shared.windows), &around, &transport),
+        around,
         input,
         incoming: None,
         long_writes: false,
@@ -56,6 +56,8 @@ pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: Socket) -> Result
         received: Instant::now(),
     };
     let result = session.serve(&mut transport);
+    // The last replies of its lanes come before the good-bye.
+    drop(session);
     if result.is_ok() {
         transport.finish();
     }
@@ -310,11 +312,10 @@ enum Gathered {
     Broken(Violation),
 }
 
-struct Session<'a> {
-    entry: &'a Arc<Entry>,
-    negotiated: Negotiated,
-    name: String,
-    export: Export,
+struct Session {
+    around: Arc<Surroundings>,
+    /// They end before this session does.
+    lanes: ReadLanes,
     input: Input,
     incoming: Option<Incoming>,
     /// The last write was long, so the next probably is.
@@ -327,17 +328,16 @@ struct Session<'a> {
     received: Instant,
 }
 
-impl Session<'_> {
+impl Session {
     fn serve(&mut self, transport: &mut Transport) -> Result<(), SessionEnd> {
         let mut round = Round::new(self.received);
         loop {
             let gathered = self.gather(&mut round, transport)?;
-            let around = self.surroundings();
             let begin = Instant::now();
-            round.run(&around, transport)?;
+            round.run(&self.around, &mut self.lanes, transport)?;
             // Requests that a client has sent and not waited for are not done long after it has
             // disconnected.
-            if begin.elapsed() > SLOW_ROUND && self.entry.gate.is_closed() {
+            if begin.elapsed() > SLOW_ROUND && self.around.entry.gate.is_closed() {
                 return Ok(());
             }
             if let Some(error) = round.take_failed_piece() {
@@ -359,22 +359,12 @@ impl Session<'_> {
         }
     }
 
-    fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings {
-            export: &self.export,
-            name: &self.name,
-            negotiated: &self.negotiated,
-            meter: &self.entry.meter,
-            gate: &self.entry.gate,
-        }
-    }
-
     /// Takes requests until the round is full or no more have arrived; waits for the first only.
     fn gather(&mut self, round: &mut Round, transport: &mut Transport) -> Result<Gathered, SessionEnd> {
-        let geometry = self.export.device.geometry();
+        let geometry = self.around.export.device.geometry();
         let state = ExportState {
             size: geometry.length,
-            read_only: self.export.read_only || geometry.read_only,
+            read_only: self.around.export.read_only || geometry.read_only,
             fast_zeroes: geometry.fast_zeroes,
         };
         loop {
@@ -434,11 +424,11 @@ impl Session<'_> {
                         self.incoming = Some(Incoming::Refused { to, error, left });
                         return None;
                     }
-                    round.refuse(&self.surroundings(), to, error);
+                    round.refuse(&self.around, to, error);
                     continue;
                 }
             }
-            match decode_request(self.input.bytes(), &self.negotiated, state) {
+            match decode_request(self.input.bytes(), &self.around.negotiated, state) {
                 Decoded::Incomplete => return None,
                 Decoded::Close(violation) => return Some(Gathered::Broken(violation)),
                 Decoded::Request(taken, request) => {
@@ -457,25 +447,25 @@ impl Session<'_> {
         round.since = self.received;
         match request.command {
             Ok(Command::Write { offset, length, fua }) if length > 0 => {
-                let fua = fua || self.export.writes_through;
+                let fua = fua || self.around.export.writes_through;
                 self.long_writes = length >= LONG_WRITE_BYTES;
                 self.incoming =
                     Some(write_piece(to, self.received, offset, u64::from(length), fua, round.window));
             }
             Ok(command) => {
-                let through = self.export.writes_through;
-                round.command(&self.surroundings(), to, if through { with_fua(command) } else { command });
+                let through = self.around.export.writes_through;
+                round.command(&self.around, to, if through { with_fua(command) } else { command });
             }
             Err(error) if request.payload_bytes > 0 => {
                 self.incoming = Some(Incoming::Refused { to, error, left: request.payload_bytes });
             }
-            Err(error) => round.refuse(&self.surroundings(), to, error),
+            Err(error) => round.refuse(&self.around, to, error),
         }
     }
 
     /// Receives more; payload bytes go directly to their blocks.
     fn receive(&mut self, transport: &mut Transport, wait: bool) -> Result<Option<usize>, SessionEnd> {
-        let header_bytes = request_header_bytes(self.negotiated.mode);
+        let header_bytes = request_header_bytes(self.around.negotiated.mode);
         if let Some(Incoming::Write { payload, .. }) = &mut self.incoming
             && payload.missing() >= LONG_WRITE_BYTES as usize / 8
         {

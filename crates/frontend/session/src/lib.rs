@@ -11,6 +11,7 @@
 //!   ([`Lobby`]).
 //! - A client that reads in order waits for the disk and for the network at the same time
 //!   ([`ReadAhead`]).
+//! - A session takes further requests while earlier ones wait for the disk ([`Lanes`]).
 //! - A server's connections are on one roster, from their acceptance to their end ([`Roster`]).
 //! - A session's activity is counted once a batch, under a lock that only readers of the counts
 //!   also take ([`Meter`]).
@@ -18,6 +19,7 @@
 mod acceptors;
 mod ahead;
 mod input;
+mod lanes;
 pub mod limits;
 mod lobby;
 mod locks;
@@ -37,6 +39,7 @@ mod window;
 pub use acceptors::{Acceptors, Portal};
 pub use ahead::ReadAhead;
 pub use input::Input;
+pub use lanes::Lanes;
 pub use lobby::{Lobby, Place};
 pub use meter::{Activity, Batch, Kind, Meter, Rate, Totals};
 pub use patience::Patience;

@@ -39,6 +39,13 @@ impl Windows {
         Window { windows: Arc::clone(self), bytes: wanted(before) }
     }
 
+    /// These bytes beside the session's own window, while others have plenty left.
+    pub fn also(self: &Arc<Self>, bytes: u64) -> Option<Window> {
+        let take = |used: u64| Some(used + bytes).filter(|used| *used <= WINDOWS_BYTES / 2);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+        Some(Window { windows: Arc::clone(self), bytes })
+    }
+
     /// Bytes that sessions hold now.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
