@@ -58,6 +58,10 @@ fuzz-all seconds="600":
 demo *flags:
     cargo run --release -- demo {{flags}}
 
+# the files of a release, in target/release-VERSION: packages, image, checksums; flags as in packaging/release
+release *flags:
+    packaging/release {{flags}}
+
 # the documents as a book, in target/book; needs mdbook (`cargo install mdbook`)
 book:
     mdbook build

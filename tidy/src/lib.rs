@@ -13,6 +13,7 @@ mod format_tables;
 mod index;
 mod layers;
 mod layout;
+mod preprocessor;
 mod repository;
 mod source;
 mod text;
@@ -31,6 +32,7 @@ pub use format_tables::format_tables;
 pub use index::tests as index_of_tests;
 pub use layers::{LAYERS, Package, layers};
 pub use layout::layout;
+pub use preprocessor::{mend_links, preprocess};
 pub use repository::{File, Repository};
 pub use source::source;
 

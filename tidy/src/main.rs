@@ -1,7 +1,8 @@
 //! The house rules on this repository, from the command line: every finding a line, exit code 1
 //! when there is one. `tests/house.rs` has the same as tests. With the argument `tests` it prints
-//! the index of all tests instead, with `comments` the findings of the rules on sentences in all
-//! comments, also in the folders that need not follow them yet.
+//! the index of all tests instead. With `comments` it prints the findings of the rules on sentences
+//! in all comments, also in the folders that need not follow them yet. With `book` it is a
+//! preprocessor of mdBook.
 
 use std::process::ExitCode;
 
@@ -9,11 +10,19 @@ use anyhow::Result;
 use cairn_tidy::{
     File, Finding, Repository, anchors, architecture_names_every_crate, comments_are_plain, dependencies,
     doors, english, english_of_comments, format_tables, guarantees, import_circles, index_of_tests, layers,
-    layout, links, pages_are_short_and_name_their_reader, readme, source, summary,
+    layout, links, pages_are_short_and_name_their_reader, preprocess, readme, source, summary,
 };
 
 fn main() -> Result<ExitCode> {
     let repository = Repository::here();
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() == Some("book") {
+        // mdBook asks first whether the preprocessor knows its renderer: any will do.
+        if arguments.next().is_none() {
+            preprocess(|path| repository.read(path))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let (files, packages) = (repository.files()?, repository.packages()?);
     let asked = std::env::args().nth(1);
     if asked.as_deref() == Some("comments") {

@@ -75,6 +75,11 @@ impl Repository {
         Ok(files)
     }
 
+    /// The text of a file, by its path from the root.
+    pub fn read(&self, path: &str) -> Result<String> {
+        std::fs::read_to_string(self.root.join(path)).with_context(|| path.to_owned())
+    }
+
     /// The members of the workspace with their direct dependencies.
     pub fn packages(&self) -> Result<Vec<Package>> {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());

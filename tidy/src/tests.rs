@@ -330,3 +330,21 @@ fn comments_avoid_further_phrases_except_in_folders_that_wait() {
     }
     one(&comments_are_plain(&file("sim/src/a.rs", "/// What a device gave back.\n")), "as a subject");
 }
+
+#[test]
+fn links_of_the_book_lead_to_its_pages_or_show_the_path() {
+    let text = "[Format](docs/format.md#roots), [a flush](crates/volume/src/lib.rs), [here](#x),\n\
+                ```\n[code](docs/format.md)\n```\n[the plan](ARCHITECTURE.md) [out](https://a.example/)";
+    let mended = mend_links(text, "CONTRIBUTING.md", "docs/development/contributing.md", None);
+    assert_eq!(
+        mended,
+        "[Format](../format.md#roots), <span title=\"crates/volume/src/lib.rs\">a flush</span>, [here](#x),\n\
+         ```\n[code](docs/format.md)\n```\n[the plan](../architecture.md) [out](https://a.example/)"
+    );
+    let page = "[norm](../../crates/format) and [tests](testing.md)";
+    let source = Some("https://git.example/cairn/blob/main");
+    assert_eq!(
+        mend_links(page, "docs/development/release.md", "docs/development/release.md", source),
+        "[norm](https://git.example/cairn/blob/main/crates/format) and [tests](testing.md)"
+    );
+}

@@ -13,6 +13,7 @@ mod device;
 mod files;
 mod group;
 mod image;
+mod job;
 mod key;
 mod mirror;
 mod notify;
@@ -30,6 +31,7 @@ pub use group::{Group, SetGroup};
 pub use image::{
     DumpImage, DumpName, ExtractImage, Image, MountImage, PruneImages, RestoreImage, is_in_bucket, split_path,
 };
+pub use job::Job;
 pub use key::Key;
 pub use mirror::{
     Compress, Decision, DrillMirror, IntoBucket, KeepImages, Link, Mirror, RestoreMirror, When as MirrorWhen,
@@ -114,6 +116,9 @@ pub enum Command {
         #[arg(long)]
         once: bool,
     },
+    /// List and cancel background work: checks, dumps, updates
+    #[command(subcommand)]
+    Job(Job),
     /// Print completions for a shell
     ///
     /// Write them to the completion file of the shell, or run `source <(cairn completions bash)`.

@@ -10,6 +10,7 @@ mod dump;
 mod export;
 mod group;
 pub mod image;
+mod job;
 mod key;
 mod lun;
 mod mirror;
@@ -48,6 +49,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Status => status::run(client, output),
         Command::Web(asked) => web::run(&asked, client, output),
         Command::Top { once } => top::run(once, client, output),
+        Command::Job(command) => job::run(command, client, output),
         Command::State(command) => state::run(command, client, output),
         Command::Volume(command) => volume::run(command, client, output),
         Command::Device(command) => device::run(command, client, output),

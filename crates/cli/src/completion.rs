@@ -112,6 +112,7 @@ enum Kind {
     Follower,
     Bucket,
     Notify,
+    Job,
 }
 
 /// The word to complete, and the server that has the names.
@@ -199,6 +200,7 @@ fn kind(path: &[&str], argument: &str) -> Option<Kind> {
         (["mirror", _], "name") => Kind::Mirror,
         (["bucket", _] | ["bucket", "key", _], "name") => Kind::Bucket,
         (["notify", _], "name") => Kind::Notify,
+        (["job", _], "id") => Kind::Job,
         _ => return None,
     };
     Some(kind)
@@ -295,6 +297,10 @@ fn known(kind: Kind, typed: &str, client: &Client) -> Result<BTreeSet<String>, a
         Kind::Notify => {
             let targets: Vec<api::NotifyTarget> = client.get("/v1/notify")?;
             targets.into_iter().map(|target| target.name).collect()
+        }
+        Kind::Job => {
+            let jobs: Vec<api::Job> = client.get("/v1/jobs")?;
+            jobs.into_iter().map(|job| job.id).collect()
         }
     })
 }

@@ -11,7 +11,7 @@ use crate::arguments::Arguments;
 type Examples = &'static [(&'static str, &'static str)];
 
 /// The examples, by command.
-pub const EXAMPLES: [(&str, Examples); 22] = [
+pub const EXAMPLES: [(&str, Examples); 23] = [
     (
         "cairn",
         &[
@@ -29,6 +29,13 @@ pub const EXAMPLES: [(&str, Examples); 22] = [
     ),
     ("cairn status", &[("Print the same for programs", "cairn status --json")]),
     ("cairn top", &[("Print one screen, for a log", "cairn top --once")]),
+    (
+        "cairn job cancel",
+        &[
+            ("List what the server does", "cairn job list"),
+            ("Cancel the job of that id", "cairn job cancel 3f2a"),
+        ],
+    ),
     (
         "cairn volume create",
         &[

@@ -439,6 +439,41 @@ fn interrupted_check_is_ended_on_the_server_too() {
     }
 }
 
+#[test]
+fn job_is_listed_shown_and_cancelled_by_another_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "128M"]);
+    server.good(&["lun", "create", "vol0/db", "--size", "64M"]);
+    server.disk("vol0/db").write(0, &vec![3; 24 << 20]).unwrap();
+    server.good(&["snapshot", "create", "vol0@s"]);
+    assert_eq!(server.good(&["job", "list"]).trim(), "none");
+    server.good(&["volume", "rehearse", "vol0", "--delay", "500ms", "--yes"]);
+    std::thread::scope(|scope| {
+        let check = scope.spawn(|| server.run(&["volume", "check", "vol0", "--deep"]));
+        let deadline = Instant::now() + PATIENCE;
+        let id = loop {
+            let listed = server.json(&["job", "list"]);
+            if let Some(id) = listed[0]["id"].as_str() {
+                break id.to_owned();
+            }
+            assert!(Instant::now() < deadline, "{listed}");
+        };
+        let shown = server.good(&["job", "show", &id[..6]]);
+        assert!(shown.contains("volume check") && shown.contains("running"), "{shown}");
+        assert!(server.good(&["job", "cancel", &id[..6]]).contains("stops at its next step"));
+        let output = check.join().unwrap();
+        assert!(!output.status.success(), "a cancelled check has no result");
+        assert_eq!(server.good(&["job", "list"]).trim(), "none");
+        let all = server.good(&["job", "list", "--all"]);
+        assert!(all.contains("failed") && all.lines().all(|line| line.len() <= 80), "{all}");
+        assert!(server.good(&["job", "show", &id]).contains("next"), "a failed job has a remedy");
+        let advice = server.advice(10, &["job", "cancel", &id]);
+        assert!(advice.contains(&format!("cairn job show {id}")), "{advice}");
+    });
+    assert!(server.advice(10, &["job", "show", "nothing"]).contains("cairn job list --all"));
+}
+
 /// The jobs of a server, as its API tells them.
 fn jobs(server: &Running) -> String {
     let mut stream = std::os::unix::net::UnixStream::connect(server.data.join("control.sock")).unwrap();

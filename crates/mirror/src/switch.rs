@@ -81,7 +81,7 @@ impl Destination {
         }
         if standing.role == Role::Destination {
             return Err(MirrorError::NotAhead(
-                "it takes no writes; where this side does, the roles are as after a failback, and nothing is to be done",
+                "it takes no writes; if this side does, nothing is to be done",
             ));
         }
         if let Some(head) = self.volume.own_head() {

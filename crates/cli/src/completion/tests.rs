@@ -28,6 +28,7 @@ fn word_is_completed_by_the_names_that_its_command_takes() {
         ("cairn mirror allow-reverse v --mirror ", Some(Kind::Follower)),
         ("cairn peer rename ", Some(Kind::Peer)),
         ("cairn peer rename a ", None),
+        ("cairn job cancel ", Some(Kind::Job)),
         ("cairn history revert d", Some(Kind::History)),
         ("cairn group create g v1 v2 ", Some(Kind::Volume)),
         ("cairn mount ", Some(Kind::Tree)),

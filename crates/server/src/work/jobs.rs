@@ -169,7 +169,7 @@ impl Jobs {
         let record = self.find(id).ok_or_else(|| ServerError::NotFound {
             what: "job",
             name: id.to_owned(),
-            list: "cairn status",
+            list: "cairn job list --all",
         })?;
         Ok(record.show(self.clock.monotonic()))
     }
