@@ -19,6 +19,10 @@ pub struct CreateBucketMirror {
     /// Or by a cron expression: minute, hour, day of the month, month, day of the week.
     #[serde(default)]
     pub cron: Option<String>,
+    /// Or whenever the volume has changed, as soon as the update before has ended. The largest lag
+    /// decides how often that is.
+    #[serde(default)]
+    pub continuous: bool,
     /// The time zone of the expression and of the hours of a limit; UTC by default.
     #[serde(default)]
     pub zone: Option<String>,
@@ -63,6 +67,8 @@ pub struct SetBucketMirror {
     pub every_ms: Option<u64>,
     /// A cron expression; `off` for none.
     pub cron: Option<String>,
+    /// Follow the volume, or no longer.
+    pub continuous: Option<bool>,
     /// The time zone of the expression and of the hours of a limit.
     pub zone: Option<String>,
     /// The largest acceptable lag; 0 for none.
@@ -156,6 +162,8 @@ pub struct BucketMirror {
     pub every_ms: Option<u64>,
     /// Or the cron expression.
     pub cron: Option<String>,
+    /// Or whenever the volume has changed.
+    pub continuous: bool,
     /// The time zone.
     pub zone: Option<String>,
     /// It makes no images until it is resumed.

@@ -115,8 +115,8 @@ pub use tokens::{AccessToken, AuditEntry, AuditOutcome, AuditQuery, CreateToken,
 pub use uris::{tcp_uri, unix_uri};
 pub use verify::{MirrorVerify, VerifyRequest};
 pub use volumes::{
-    CreateVolume, DiscardLogRequest, DiscardedLog, GrowVolume, HostRoom, MoveLog, OpenFromBucket, Rehearsal,
-    RehearsalStatus, Volume, VolumeBucket, VolumeRole,
+    CacheRequest, CreateVolume, DiscardLogRequest, DiscardedLog, GrowVolume, HostRoom, MoveLog,
+    OpenFromBucket, Rehearsal, RehearsalStatus, Volume, VolumeBucket, VolumeCache, VolumeRole,
 };
 
 /// The header in every answer that says which program answered.

@@ -81,8 +81,43 @@ pub struct VolumeBucket {
     pub regions_left: u64,
     /// Bytes that remain to be fetched, about.
     pub bytes_left: u64,
+    /// The devices of the volume are a cache; none if they are to hold everything.
+    pub cache: Option<VolumeCache>,
     /// Why blocks cannot be fetched at present.
     pub problem: Option<String>,
+}
+
+/// The cache of a volume in a bucket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeCache {
+    /// Its size.
+    pub size_bytes: u64,
+    /// Bytes of blocks in it.
+    pub used_bytes: u64,
+    /// Bytes that the newest image in the bucket does not have.
+    pub only_here_bytes: u64,
+    /// The age of the first change that the newest image does not have; 0 without one.
+    pub lag_ms: u64,
+    /// The largest lag that was asked for.
+    pub lag_wished_ms: u64,
+    /// Time until writes wait, at the present rate; none if nothing is added.
+    pub full_in_ms: Option<u64>,
+    /// Writes wait: the cache is full of blocks that the bucket lacks.
+    pub holds_back: bool,
+}
+
+/// The cache of a volume whose home is a bucket.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CacheRequest {
+    /// A folder for its files; by default the data directory.
+    #[serde(default)]
+    pub disk: Option<String>,
+    /// Its size: at least 64 MiB.
+    pub bytes: u64,
+    /// Each image is to reach the bucket within so long; 5 s by default.
+    #[serde(default)]
+    pub lag_ms: Option<u64>,
 }
 
 impl VolumeBucket {
@@ -114,6 +149,10 @@ pub struct OpenFromBucket {
     pub devices: Vec<String>,
     /// Bytes a second that are fetched in the background; 0 for none. By default 64 MiB.
     pub fill_bytes: Option<u64>,
+    /// Keep only a part of the blocks, in a cache. The volume gets a mirror into the bucket, which
+    /// continues the images.
+    #[serde(default)]
+    pub cache: Option<CacheRequest>,
 }
 
 /// The file system that the files of a volume are on. They are sparse, and take room of it as the
@@ -145,6 +184,12 @@ pub struct CreateVolume {
     pub log_device: Option<String>,
     /// A history under it; none by default.
     pub history: Option<VolumeHistory>,
+    /// A bucket that is the home of its blocks, `BUCKET:`. It needs a cache, and no devices.
+    #[serde(default)]
+    pub bucket: Option<String>,
+    /// The cache of a volume in a bucket.
+    #[serde(default)]
+    pub cache: Option<CacheRequest>,
 }
 
 /// Deliberate faults under a volume. 0 or false turns a fault off.

@@ -12,6 +12,10 @@
 //! digests, writes them to their places and then reads them there. A write goes to the local device
 //! and makes its blocks local. Once no region is lacking, the bucket is not needed any more.
 //!
+//! The device can move on to a newer image of the same volume ([`BackedDevice::rebase`]). Its local
+//! device can be a *cache*, which has only some of the blocks. Then others become absent again, and
+//! are read from the newest image: `cache` has the rules.
+//!
 //! # Invariants
 //! 1. **A mark after its bytes.** The presence file has a mark of a block only after the bytes of
 //!    that block are durable on the local device. So a durable mark never shows bytes that are not
@@ -22,12 +26,15 @@
 //! 3. **A fetch never overwrites a write.** A fetch writes only blocks that have no mark, and holds
 //!    the lock of the region meanwhile. A write holds the same lock, shared, until its mark is in
 //!    memory.
-//! 4. **Marks only grow.** No block becomes absent again, in memory or in the file.
+//! 4. **Marks only grow.** No block becomes absent again, in memory or in the file, except in a
+//!    cache. Changes of the presence are repeated in the order in which they happened.
 //! 5. **Nothing is invented.** A block that the store lacks, or whose digest is wrong, is an error
 //!    that names the region and the object. It is never served as zeroes.
 //! 6. **No mark after a failed flush.** After a flush of either device failed, other than for lack
 //!    of room, this device refuses changes until it is opened again: the lost bytes may be fetched
 //!    ones.
+//! 7. **One image at a time.** A change of the image is one record. It is durable before the caller
+//!    lets the image before expire. Each absent block that any reader needs is the same in both.
 //!
 //! # After a crash
 //! | crash after | the file has | the next opening |
@@ -51,6 +58,10 @@
 //! The crate starts no threads: [`Workers`](crate::Workers) run fetches beside a caller, and the
 //! owner of the device calls [`BackedDevice::fill`].
 
+mod base;
+mod cache;
+mod cached;
+mod clean;
 mod device;
 mod error;
 mod fetch;
@@ -68,11 +79,16 @@ use cairn_base::{BLOCK_SIZE, Mutex, VolumeId};
 use cairn_device::{Device, DeviceError};
 use parking_lot::RwLock;
 
+pub use self::base::Base;
+pub use self::cache::{CACHE_BYTES_MIN, CacheStatus, Clean, takes_writes};
+pub use self::clean::{MovedOn, VolumeClean, move_on};
 pub use self::error::{BackedError, FetchError};
 pub use self::fetch::Filled;
+pub use self::presence::Bits;
 pub use self::record::{Backing, presence_bytes};
 pub use self::source::{ImageSource, Source};
 
+use self::cache::Cache;
 use self::fetch::{Ahead, Flight};
 use self::presence::Presence;
 use self::record::Record;
@@ -98,6 +114,8 @@ pub struct BackedParts {
     pub workers: Arc<dyn Workers>,
     /// Bytes of the local device before the block space.
     pub space_at: u64,
+    /// Bytes of the block space that may be local at the same time; none for all of it.
+    pub cache: Option<u64>,
 }
 
 /// How far the content is local.
@@ -142,6 +160,8 @@ struct Shared {
     backing: Backing,
     space_at: u64,
     presence: Presence,
+    /// None if everything is to be local.
+    cache: Option<Cache>,
     /// Held during a sync, so that no flush overtakes the marks that it covers.
     record: Mutex<Record>,
     stripes: Vec<RwLock<()>>,
@@ -174,11 +194,11 @@ impl BackedDevice {
     /// The file is too short or holds another one, or its device failed.
     pub fn create(
         presence: &dyn Device,
-        (volume, image, blocks): (VolumeId, ImageId, u64),
+        (volume, base, blocks): (VolumeId, Base, u64),
         id: [u8; 16],
         regions: impl Iterator<Item = (u32, u32)>,
     ) -> Result<(), BackedError> {
-        record::create(presence, (volume, image, blocks), id, regions)
+        record::create(presence, (volume, base, blocks), id, regions)
     }
 
     /// The image that a presence file is of.
@@ -212,6 +232,7 @@ impl BackedDevice {
             backing,
             space_at: parts.space_at,
             presence,
+            cache: parts.cache.map(|bytes| Cache::new(bytes, backing.blocks.div_ceil(REGION))),
             record: Mutex::new(record),
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
             flights: Mutex::new(HashMap::new()),
@@ -224,10 +245,37 @@ impl BackedDevice {
             fetched: AtomicU64::new(0),
             cancel: Arc::new(AtomicBool::new(false)),
         };
+        shared.count_cache()?;
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The image below it.
+    /// The image that absent blocks are read from now.
+    pub fn base(&self) -> Base {
+        self.shared.presence.base()
+    }
+
+    /// Reads absent blocks from another image from now on. That image must have all blocks that the
+    /// present state of the volume, a snapshot of it, or a reader of an earlier state has in
+    /// absent places. It is durable when this returns, and only then the image before may expire.
+    ///
+    /// # Errors
+    /// A device failed. Either image may be the one that the next opening reads from.
+    pub fn rebase(&self, base: Base) -> Result<(), DeviceError> {
+        if base == self.base() {
+            // An earlier call may have failed for lack of room.
+            return if self.shared.presence.is_unsaved() { self.shared.sync() } else { Ok(()) };
+        }
+        {
+            let mut record = self.shared.record.lock();
+            self.shared.refuse_failed()?;
+            let renewed = record.renew(&*self.shared.presence_file);
+            self.shared.latched(renewed)?;
+        }
+        self.shared.presence.rebase(base);
+        self.shared.sync()
+    }
+
+    /// The image that the presence file was made with.
     pub fn backing(&self) -> Backing {
         self.shared.backing
     }
@@ -257,7 +305,7 @@ impl BackedDevice {
 
     /// Bytes of memory of the presence, about.
     pub fn memory(&self) -> u64 {
-        self.shared.presence.memory()
+        self.shared.presence.memory() + self.shared.cache.as_ref().map_or(0, Cache::memory)
     }
 
     /// Fetches the next lacking regions, at most `count` at the same time, and makes them local.

@@ -336,6 +336,21 @@ pub enum WriteCache {
     Off,
 }
 
+/// The cache of a volume whose home is a bucket.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Bucket")]
+pub struct Cache {
+    /// Folder for the cache, on a local disk (default: data directory)
+    #[arg(long, value_name = "PATH", requires = "cache_size")]
+    pub cache_disk: Option<PathBuf>,
+    /// Keep at most so many bytes of blocks here, at least 64M
+    #[arg(long, value_name = "SIZE")]
+    pub cache_size: Option<ByteSize>,
+    /// Bring each image into the bucket within this time (default 5s)
+    #[arg(long, value_name = "TIME", requires = "cache_size")]
+    pub lag: Option<Interval>,
+}
+
 /// `cairn volume`.
 #[derive(Debug, Subcommand)]
 pub enum Volume {
@@ -358,6 +373,13 @@ pub enum Volume {
         log_device: Option<PathBuf>,
         #[command(flatten)]
         beneath: Box<Beneath>,
+        /// Keep the blocks in this bucket, and only a cache of them here
+        ///
+        /// The volume may be larger than any local disk. It needs --cache-size.
+        #[arg(help_heading = "Bucket", long, value_name = "BUCKET:", requires = "cache_size", conflicts_with_all = ["device", "log_device", "history"])]
+        bucket: Option<String>,
+        #[command(flatten)]
+        cache: Cache,
     },
     /// Open a volume from its images in a bucket
     ///
@@ -391,6 +413,8 @@ pub enum Volume {
         /// With 0, only blocks that are read are fetched.
         #[arg(long, value_name = "SIZE")]
         fill_rate: Option<ByteSize>,
+        #[command(flatten)]
+        cache: Cache,
     },
     /// List volumes
     List,

@@ -318,6 +318,8 @@ fn make_lun(source: &Child, lun_bytes: u64) -> Result<(), Failure> {
         devices: Vec::new(),
         log_device: None,
         history: None,
+        bucket: None,
+        cache: None,
     };
     let _: api::Volume = source.client.post("/v1/volumes", &volume)?;
     let lun = api::CreateLun { name: "disk".to_owned(), size_bytes: lun_bytes };

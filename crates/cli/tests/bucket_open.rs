@@ -316,3 +316,135 @@ fn bad_input_is_refused_with_the_next_step() {
     server.good(&["volume", "delete", "v", "--yes"]);
     server.good(&["volume", "create", "w", "--device", &named]);
 }
+
+/// Bytes of a megabyte of the disk, which depend on its number and on `salt`.
+fn megabyte(number: u64, salt: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 1 << 20];
+    Rng::new(number.wrapping_mul(1_000_003) ^ salt << 40).fill(&mut bytes);
+    bytes
+}
+
+/// Writes and flushes megabytes of `big/db`.
+fn write_some(server: &Running, numbers: std::ops::Range<u64>, salt: u64) {
+    let mut disk = server.disk("big/db");
+    for number in numbers {
+        disk.write(number << 20, &megabyte(number, salt)).unwrap();
+    }
+    disk.flush().unwrap();
+    disk.disconnect().unwrap();
+}
+
+/// Each megabyte of `big/db` has the bytes of its salt.
+fn assert_salts(server: &Running, salts: &[u64]) {
+    let mut disk = server.disk("big/db");
+    for (number, salt) in (0..).zip(salts) {
+        let read = disk.read(number << 20, 1 << 20).unwrap();
+        assert!(read == megabyte(number, *salt), "megabyte {number} with salt {salt}");
+    }
+}
+
+fn cache_of(server: &Running) -> Value {
+    bucket_of(server, "big")["cache"].clone()
+}
+
+fn all_is_in_the_bucket(server: &Running) -> bool {
+    let cache = cache_of(server);
+    cache["only_here_bytes"] == 0 && cache["lag_ms"] == 0
+}
+
+const CACHE: u64 = 64 << 20;
+const MEGABYTES: u64 = 400;
+
+#[test]
+fn volume_on_a_small_cache_outlives_kills_a_missing_store_and_its_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, away) = (dir.path().join("store"), dir.path().join("away"));
+    std::fs::create_dir(&store).unwrap();
+    std::fs::create_dir(dir.path().join("cache")).unwrap();
+    let mut server = with_bucket(dir.path(), "c");
+    let create = |rest: &[&str]| -> Vec<String> {
+        let all = [&["volume", "create", "big", "--bucket", "offsite:"], rest].concat();
+        all.into_iter().map(ToOwned::to_owned).collect()
+    };
+    let disk = path(dir.path(), "cache");
+    let sized = ["--size", "20T", "--cache-disk", &disk, "--lag", "2s", "--cache-size"];
+    let wrong = |rest: &[&str], code| {
+        let arguments = create(rest);
+        server.advice(code, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    assert!(wrong(&[&sized[..], &["63M"]].concat(), 22).contains("at least 64 MiB"));
+    wrong(&["--size", "20T", "--cache-disk", "/nothing/there", "--cache-size", "64M"], 10);
+    let arguments = create(&[&sized[..], &["64M"]].concat());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    server.good(&arguments);
+    server.bad(21, "taken", &arguments);
+    server.good(&["lun", "create", "big/db", "--size", "1T"]);
+    server.bad(11, "busy", &["mirror", "delete", "offsite:big", "--yes"]);
+
+    // More than the cache holds, and kills in the middle.
+    let mut salts = vec![0; MEGABYTES as usize];
+    for part in 0..4 {
+        let numbers = part * MEGABYTES / 4..(part + 1) * MEGABYTES / 4;
+        write_some(&server, numbers.clone(), 1 + part);
+        salts[numbers.start as usize..numbers.end as usize].fill(1 + part);
+        if part % 2 == 1 {
+            // Some of it is not flushed.
+            let mut disk = server.disk("big/db");
+            disk.write(numbers.start << 20, &megabyte(numbers.start, 1 + part)).unwrap();
+            server.kill();
+            server.restart();
+        }
+    }
+    assert_salts(&server, &salts);
+    let used = cache_of(&server)["used_bytes"].as_u64().unwrap();
+    assert!(used <= CACHE, "{used} bytes in the cache");
+    let on_disk: u64 = std::fs::read_dir(dir.path().join("cache"))
+        .unwrap()
+        .map(|file| std::os::unix::fs::MetadataExt::blocks(&file.unwrap().metadata().unwrap()) * 512)
+        .sum();
+    // Label and log are beside the cache.
+    assert!(on_disk < CACHE + (112 << 20), "{on_disk} bytes on the disk");
+
+    // Without its store it takes writes until the cache is full of what the bucket lacks.
+    std::fs::rename(&store, &away).unwrap();
+    let writes = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_some(&server, 0..100, 7));
+        wait_until("writes wait", || cache_of(&server)["holds_back"] == true);
+        let status = server.good(&["status"]);
+        assert!(status.contains("writes wait: the cache of 64 MiB is full"), "{status}");
+        assert!(!status.contains("read-only"), "{status}");
+        std::fs::rename(&away, &store).unwrap();
+        writer.join()
+    });
+    writes.expect("no write failed");
+    salts[..100].fill(7);
+    assert_salts(&server, &salts);
+    wait_until("the mirror catches up", || all_is_in_the_bucket(&server));
+
+    // The machine is lost. The volume is opened elsewhere, and the old one writes nothing more.
+    server.kill();
+    let other = with_bucket(dir.path(), "e");
+    let opened = other.good(&open(&["offsite:big", "--cache-size", "64M", "--lag", "2s"]));
+    assert!(opened.contains("a cache of 64"), "{opened}");
+    assert_salts(&other, &salts);
+    write_some(&other, 0..4, 9);
+    salts[..4].fill(9);
+    wait_until("the new owner makes images", || all_is_in_the_bucket(&other));
+    server.restart();
+    wait_until("the old owner is fenced", || {
+        server.run(&["mirror", "update", "offsite:big"]).status.code() == Some(13)
+    });
+    assert_salts(&other, &salts);
+    // A full cache does not keep a server from ending.
+    let mut other = other;
+    let mut disk = other.disk("big/db");
+    std::fs::rename(&store, &away).unwrap();
+    std::thread::scope(|scope| {
+        let writer =
+            scope.spawn(move || (0..100).try_for_each(|n| disk.write(n << 20, &megabyte(n, 11)).map(drop)));
+        wait_until("writes wait", || cache_of(&other)["holds_back"] == true);
+        assert!(other.terminate_in_time(), "the server ends while writes wait");
+        let _ = writer.join();
+    });
+    std::fs::rename(&away, &store).unwrap();
+}

@@ -1,7 +1,7 @@
 //! Errors of a volume, by kind.
 
 use cairn_base::{FileId, Generation, Lba, LogId, SnapshotId, Vbn, VolumeId};
-use cairn_device::DeviceError;
+use cairn_device::{Action, DeviceError};
 use cairn_format::{FANOUT, FormatError, INODES_PER_BLOCK, NodeAddress, Role};
 
 use crate::known_files::{ACTIVE_MAP, INODE_FILE};
@@ -313,6 +313,12 @@ impl VolumeError {
     /// The same error, with a lack of room below reported as such.
     pub(crate) fn of_room(self) -> Self {
         if self.is_room() { VolumeError::NoRoomBelow } else { self }
+    }
+
+    /// A block could not be read over a network now. Nothing has failed for good: the same work may
+    /// succeed later.
+    pub(crate) fn is_out_of_reach(&self) -> bool {
+        matches!(self, VolumeError::Device(error @ DeviceError::Io { action: Action::Read, .. }) if is_out_of_reach(error))
     }
 
     /// A block is damaged or unreadable, on a device that otherwise answers.

@@ -59,6 +59,7 @@ pub use mirror::lag::Behind;
 pub use mirror::receive::{ReceivedImage, Receiver};
 pub use mirror::roles::Divergence;
 pub use past::clones::{CloneDevice, Kept};
+pub use past::evictable::{REACHED_BLOCKS, REACHED_WORDS, Reached};
 pub use past::names::is_snapshot_name;
 pub use past::since::{SinceFiles, SinceRelationship, Step};
 pub use past::snapshots::{Changes, Whereabouts};
@@ -67,7 +68,7 @@ pub use read::difference::InodePair;
 pub use read::image::{BlockRead, FileExtent, Image};
 pub use read::nodes::{DirectoryTurn, ReadableInodes};
 pub use read::region::{Look, Part, Piece, Position, Region, Until};
-pub use volume::{Compound, Snapshot, Volume, VolumeStatus};
+pub use volume::{Compound, HoldBack, Snapshot, Volume, VolumeStatus};
 
 // Replaces the other tests, which use real threads.
 #[cfg(all(test, feature = "shuttle"))]

@@ -21,6 +21,8 @@ pub(crate) const PUNCH_BLOCKS: u64 = 1024;
 pub const CONSISTENCY_INTERVAL: Duration = Duration::from_secs(10);
 /// From one question whether there is room again below a volume that waits for some to the next.
 pub(crate) const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+/// From one question whether the device below takes writes again to the next.
+pub(crate) const HOLD_INTERVAL: Duration = Duration::from_millis(20);
 /// Blocks of a removed file that one round of background work frees: 4 GiB, some 8,000 nodes.
 pub(crate) const REMOVE_BLOCKS: u64 = 1 << 20;
 /// The least cost that a removed file counts for in it: a round frees up to 1,024 small files.

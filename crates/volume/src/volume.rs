@@ -6,8 +6,8 @@
 //! `commit`, and flushes hold `log`. Otherwise reads and writes take `state` alone, for memory
 //! operations.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::locks::{Condvar, Mutex};
@@ -46,7 +46,13 @@ pub struct Volume {
     pub(crate) arrivals: Condvar,
     pub(crate) flushes: AtomicU64,
     pub(crate) consistency_points: AtomicU64,
+    /// Holds back writers.
+    pub(crate) held_back: OnceLock<HoldBack>,
 }
+
+/// Whether a device below takes more writes of clients, with this many blocks that wait in memory.
+/// It is called under a lock, and does not wait.
+pub type HoldBack = Box<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,6 +141,12 @@ impl Volume {
     /// Which volume.
     pub fn id(&self) -> VolumeId {
         self.store.volume()
+    }
+
+    /// Holds back writes of clients while `takes` returns false. Consistency points, and what they
+    /// need, continue: the device keeps room for them. Only the first call counts.
+    pub fn hold_back_unless(&self, takes: HoldBack) {
+        let _ = self.held_back.set(takes);
     }
 
     /// Whether it was closed: nothing of it can be read any more.
@@ -231,8 +243,18 @@ impl Volume {
             return self.place(limit, u64::MAX).map(drop);
         }
         if self.is_due(&state) {
-            drop(state);
-            return self.consistency_point().map(drop);
+            let wait = state.out_of_reach.map_or(Duration::ZERO, |tried| {
+                (tried + ROOM_INTERVAL).saturating_sub(self.clock.monotonic())
+            });
+            if wait.is_zero() {
+                drop(state);
+                return match self.consistency_point() {
+                    Err(error) if error.is_out_of_reach() => Ok(()),
+                    outcome => outcome.map(drop),
+                };
+            }
+            self.work.wait_for(&mut state, patience.min(wait));
+            return Ok(());
         }
         // Without room for the nodes that it changes a removed file waits until snapshots are
         // deleted.
@@ -298,6 +320,9 @@ impl Volume {
     /// Whether a consistency point should run now: by age, by the number of changes, by the log, or
     /// as space runs short.
     fn is_due(&self, state: &State) -> bool {
+        if state.out_of_reach.is_some() && state.frozen.is_some() {
+            return true;
+        }
         if state.open.is_empty() {
             return false;
         }
@@ -314,7 +339,14 @@ impl Volume {
     /// Commits the changes in memory; afterwards every call fails.
     pub fn close(self: &Arc<Self>) -> Result<(), VolumeError> {
         let latched = self.state.lock().latched.is_some();
-        let outcome = if latched { Ok(()) } else { self.consistency_point().map(drop) };
+        let outcome = match latched {
+            true => Ok(()),
+            // Without the blocks that a consistency point needs, the log has all changes.
+            false => match self.consistency_point() {
+                Err(error) if error.is_out_of_reach() => self.write_to_log(),
+                outcome => outcome.map(drop),
+            },
+        };
         self.state.lock().closed = true;
         self.work.notify_all();
         self.arrivals.notify_all();

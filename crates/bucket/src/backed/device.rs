@@ -23,7 +23,7 @@ impl Device for BackedDevice {
 
     fn run(&self, batch: &mut [Operation]) {
         let shared = &self.shared;
-        if shared.presence.is_whole() && !shared.presence.is_unsaved() {
+        if shared.cache.is_none() && shared.presence.is_whole() && !shared.presence.is_unsaved() {
             return shared.local.run(batch);
         }
         let geometry = self.geometry();
@@ -37,7 +37,10 @@ impl Device for BackedDevice {
             let is_flush = |operation: &Operation| operation.is_pending() && operation.is_flush();
             let flush = rest.iter().position(is_flush).unwrap_or(rest.len());
             let (now, later) = rest.split_at_mut(flush);
-            shared.stage(now);
+            match &shared.cache {
+                Some(cache) => shared.stage_cached(cache, now),
+                None => shared.stage(now),
+            }
             if let Some(flush) = later.first_mut() {
                 flush.finish(shared.sync().map(|()| Segments::default()));
             }
@@ -52,13 +55,13 @@ impl Device for BackedDevice {
     }
 
     fn run_ready(&self, batch: &mut [Operation]) {
-        if self.is_whole() && !self.shared.presence.is_unsaved() {
+        if self.shared.cache.is_none() && self.is_whole() && !self.shared.presence.is_unsaved() {
             self.shared.local.run_ready(batch);
         }
     }
 
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
-        if self.is_whole() {
+        if self.shared.cache.is_none() && self.is_whole() {
             return self.shared.local.extents(offset, length, limit);
         }
         self.geometry().admit_range(cairn_device::Action::Extents, offset, length)?;
@@ -80,9 +83,9 @@ impl Device for BackedDevice {
 }
 
 /// A part of a range in one region: the region, the first place and how many.
-type Stretch = (u32, usize, usize);
+pub(super) type Stretch = (u32, usize, usize);
 
-fn is_durable(request: &Request) -> bool {
+pub(super) fn is_durable(request: &Request) -> bool {
     match request {
         Request::Write { fua, .. } | Request::Trim { fua, .. } | Request::WriteZeroes { fua, .. } => *fua,
         Request::Read { .. } | Request::Prefetch { .. } | Request::Flush => false,
@@ -91,7 +94,7 @@ fn is_durable(request: &Request) -> bool {
 
 impl Shared {
     /// The parts of a range of bytes that are in lacking regions.
-    fn stretches(&self, offset: u64, length: u64) -> Vec<Stretch> {
+    pub(super) fn stretches(&self, offset: u64, length: u64) -> Vec<Stretch> {
         let (space, mut parts) = (self.space_at / BLOCK, Vec::new());
         let (first, end) = (offset / BLOCK, offset.saturating_add(length).div_ceil(BLOCK));
         let (mut at, end) = (first.max(space) - space, end.max(space) - space);
@@ -110,6 +113,9 @@ impl Shared {
     }
 
     fn touches(&self, offset: u64, length: u64) -> bool {
+        if self.cache.is_some() && offset.saturating_add(length) > self.space_at {
+            return true;
+        }
         !self.presence.is_whole() && !self.stretches(offset, length).is_empty()
     }
 
@@ -156,7 +162,7 @@ impl Shared {
     }
 
     /// Adds the blocks of a read that are not local.
-    fn add_needs(
+    pub(super) fn add_needs(
         self: &Arc<Self>,
         needs: &mut BTreeMap<u32, (Bits, bool)>,
         parts: &[Stretch],
@@ -187,7 +193,7 @@ impl Shared {
     }
 
     /// Completes a read of which some blocks could not be made local.
-    fn read_apart(
+    pub(super) fn read_apart(
         &self,
         operation: &mut Operation,
         parts: &[Stretch],
@@ -271,7 +277,7 @@ impl Shared {
     }
 
     /// The locks of the regions, shared: in order, each once.
-    fn share(&self, writes: &[(usize, Vec<Stretch>)]) -> Vec<RwLockReadGuard<'_, ()>> {
+    pub(super) fn share(&self, writes: &[(usize, Vec<Stretch>)]) -> Vec<RwLockReadGuard<'_, ()>> {
         let regions = writes.iter().flat_map(|(_, parts)| parts.iter().map(|(region, _, _)| *region));
         let mut numbers: Vec<usize> = regions.map(|region| region as usize % STRIPES).collect();
         numbers.sort_unstable();
@@ -292,7 +298,7 @@ impl Shared {
         let mut record = self.record.lock();
         self.refuse_failed()?;
         let marks = self.presence.take();
-        if !record.has_room(marks.len()) {
+        if !record.has_room(&marks) {
             self.presence.give_back(marks);
             let (snapshot, marks) = self.presence.snapshot();
             let written =
@@ -308,7 +314,7 @@ impl Shared {
 
     fn settle(
         &self,
-        marks: Vec<super::presence::Mark>,
+        marks: Vec<super::presence::Change>,
         written: Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         match self.latched(written) {
@@ -323,12 +329,12 @@ impl Shared {
         }
     }
 
-    fn refuse_failed(&self) -> Result<(), DeviceError> {
+    pub(super) fn refuse_failed(&self) -> Result<(), DeviceError> {
         self.failed.lock().clone().map_or(Ok(()), Err)
     }
 
     /// Remembers a failure after which no mark is written (invariant 6).
-    fn latched(&self, outcome: Result<(), DeviceError>) -> Result<(), DeviceError> {
+    pub(super) fn latched(&self, outcome: Result<(), DeviceError>) -> Result<(), DeviceError> {
         if let Err(error) = &outcome
             && !matches!(error, DeviceError::NoSpace { .. })
         {

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cairn_base::{Condvar, Mutex};
 use cairn_device::{DeviceError, Operation, Segments};
 
+use super::cache::Cache;
 use super::error::FetchError;
 use super::presence::{Bits, bits_of, has, runs};
 use super::{BLOCK, PARTIAL_MAX, REGION, STRIPES, Shared};
-use crate::images::{FRAME_BLOCKS, FRAMES, ImagesError, REGION_BLOCKS, RegionPart};
+use crate::images::{FRAME_BLOCKS, FRAMES, ImageId, ImagesError, REGION_BLOCKS, RegionPart};
 use crate::workers::beside;
 
 /// Regions that one batch fetches at the same time.
@@ -154,7 +155,7 @@ impl Shared {
             let lacks: Vec<usize> =
                 (0..REGION_BLOCKS).filter(|place| has(&absent, *place) && has(&wanted, *place)).collect();
             let (Some(first), Some(last)) = (lacks.first(), lacks.last()) else { return Ok(None) };
-            let many = self.presence.partial() >= PARTIAL_MAX;
+            let many = self.cache.is_none() && self.presence.partial() >= PARTIAL_MAX;
             let frames = match whole || many {
                 true => 0..FRAMES,
                 false => first / FRAME_BLOCKS..last / FRAME_BLOCKS + 1,
@@ -203,7 +204,8 @@ impl Shared {
         frames: Range<usize>,
         cancel: &Arc<AtomicBool>,
     ) -> Result<Option<RegionPart>, DeviceError> {
-        let read = self.source.read_frames(region, frames, cancel);
+        let base = self.presence.base();
+        let read = self.source.read_frames(base.image, region, frames, cancel);
         let offset = self.space_at + u64::from(region) * REGION * BLOCK;
         let part =
             read.map_err(|source| self.failed_fetch(region, source).to_device(offset, REGION * BLOCK))?;
@@ -213,7 +215,7 @@ impl Shared {
             report.trouble = None;
             report.damaged.retain(|known| known.region != region);
         }
-        self.install(region, part)
+        self.install(base.image, region, part)
     }
 
     fn failed_fetch(&self, region: u32, source: ImagesError) -> FetchError {
@@ -234,12 +236,19 @@ impl Shared {
     }
 
     /// Puts fetched blocks into their places, except those that became local meanwhile (invariant
-    /// 3), and marks them.
-    fn install(&self, region: u32, part: RegionPart) -> Result<Option<RegionPart>, DeviceError> {
+    /// 3), and marks them. Without room in the cache they are only returned, and so are those of an
+    /// image that is not the present one any more.
+    fn install(
+        &self,
+        image: ImageId,
+        region: u32,
+        part: RegionPart,
+    ) -> Result<Option<RegionPart>, DeviceError> {
         let stripe = self.stripes.get(region as usize % STRIPES).ok_or(DeviceError::OutOfService)?;
         let _alone = stripe.write();
         let Some(absent) = self.presence.absent(region) else { return Ok(None) };
-        if self.failed.lock().is_some() {
+        let keeps = self.cache.as_ref().is_none_or(|cache| cache.keeps_reads(part.blocks.len() as u64));
+        if self.failed.lock().is_some() || !keeps || self.presence.base().image != image {
             return Ok(Some(part));
         }
         // All of the fetched frames, and every place that the image does not use.
@@ -268,6 +277,9 @@ impl Shared {
             Err(DeviceError::NoSpace { .. }) => return Ok(Some(part)),
             Err(error) => return Err(error),
         }
+        if let Some(cache) = &self.cache {
+            cache.filled(region, &writes);
+        }
         self.presence.mark(region, &covered);
         Ok(None)
     }
@@ -276,6 +288,11 @@ impl Shared {
     pub(super) fn look_ahead(self: &Arc<Self>, first: u64, end: u64, begins: bool) -> bool {
         let (in_order, ahead) = self.ahead.lock().note((first, end), begins);
         self.looks_ahead.store(true, Ordering::Relaxed);
+        // Without room they would be fetched for nothing.
+        let keeps = |cache: &Cache| cache.keeps_reads((AHEAD + 1) * REGION);
+        if !self.cache.as_ref().is_none_or(keeps) {
+            return in_order;
+        }
         for region in ahead.filter(|region| self.presence.is_lacking(*region)) {
             let Ok(region) = u32::try_from(region) else { break };
             if self.prefetches.fetch_add(1, Ordering::AcqRel) >= PREFETCHES_MAX {

@@ -5,19 +5,31 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use cairn_base::Mutex;
 
-use crate::images::REGION_BLOCKS;
+use super::base::Base;
+use crate::images::{ImageId, REGION_BLOCKS};
 
 const WORDS: usize = REGION_BLOCKS / 64;
 
 /// A bit for each block of a region.
-pub(super) type Bits = [u64; WORDS];
+pub type Bits = [u64; WORDS];
 
-/// Blocks of a region that became local: the first place and how many.
+/// Blocks of a region: the first place and how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) region: u32,
     pub(super) place: u16,
     pub(super) count: u16,
+}
+
+/// A change of the presence, in the order in which it happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// These blocks are local.
+    Local(Mark),
+    /// These are not any more.
+    Absent(Mark),
+    /// Absent blocks are read from this image.
+    Base(Base),
 }
 
 /// Bits `place..place + count`.
@@ -51,7 +63,7 @@ pub(super) fn runs(bits: &Bits) -> Vec<(usize, usize)> {
 
 /// See the module.
 pub(super) struct Presence {
-    /// A bit for each region that is lacking. It is cleared with the state locked, and never set.
+    /// A bit for each region that is lacking. It changes with the state locked.
     lacking: Box<[AtomicU64]>,
     /// Lacking regions.
     count: AtomicUsize,
@@ -60,16 +72,18 @@ pub(super) struct Presence {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
+    /// The image of absent blocks.
+    base: Base,
     /// The local blocks of lacking regions that have some.
     partial: HashMap<u32, Box<Bits>>,
-    pending: Vec<Mark>,
+    pending: Vec<Change>,
 }
 
 /// A copy for the presence file.
 #[derive(Default)]
 pub(super) struct Snapshot {
+    pub(super) base: Base,
     /// A bit for each lacking region.
     pub(super) lacking: Vec<u64>,
     /// The local blocks of lacking regions that have some.
@@ -78,13 +92,13 @@ pub(super) struct Snapshot {
 
 impl Presence {
     pub(super) fn new(snapshot: Snapshot) -> Self {
-        let Snapshot { lacking, partial } = snapshot;
+        let Snapshot { base, lacking, partial } = snapshot;
         let count = lacking.iter().map(|word| word.count_ones() as usize).sum();
         Self {
             lacking: lacking.into_iter().map(AtomicU64::new).collect(),
             count: AtomicUsize::new(count),
             unsaved: AtomicUsize::new(0),
-            state: Mutex::new(State { partial, pending: Vec::new() }),
+            state: Mutex::new(State { base, partial, pending: Vec::new() }),
         }
     }
 
@@ -168,11 +182,13 @@ impl Presence {
         };
         for mark in marks {
             match state.pending.last_mut() {
-                Some(last) if last.region == region && last.place + last.count == mark.place => {
+                Some(Change::Local(last))
+                    if last.region == region && last.place + last.count == mark.place =>
+                {
                     last.count += mark.count;
                 }
                 _ => {
-                    state.pending.push(mark);
+                    state.pending.push(Change::Local(mark));
                     self.unsaved.fetch_add(1, Ordering::AcqRel);
                 }
             }
@@ -186,13 +202,82 @@ impl Presence {
         }
     }
 
+    /// The image of absent blocks.
+    pub(super) fn base(&self) -> Base {
+        self.state.lock().base
+    }
+
+    /// Absent blocks are read from `base` from now on.
+    pub(super) fn rebase(&self, base: Base) {
+        let mut state = self.state.lock();
+        state.base = base;
+        state.pending.push(Change::Base(base));
+        self.unsaved.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Local blocks of a region, but those in `keep`, are absent from now on, if the image is still
+    /// `base`. Returns which ones. The caller has the lock of the region.
+    pub(super) fn evict(&self, base: ImageId, region: u32, keep: &Bits) -> Option<Bits> {
+        let mut state = self.state.lock();
+        if state.base.image != base {
+            return None;
+        }
+        let word = self.lacking.get(region as usize / 64)?;
+        let was_lacking = self.is_lacking(u64::from(region));
+        let local = match (was_lacking, state.partial.get(&region)) {
+            (false, _) => [u64::MAX; WORDS],
+            (true, Some(local)) => **local,
+            (true, None) => return None,
+        };
+        let (mut stays, mut gone) = (local, local);
+        for ((stays, gone), keep) in stays.iter_mut().zip(&mut gone).zip(keep) {
+            *stays &= keep;
+            *gone &= !keep;
+        }
+        if gone == [0; WORDS] {
+            return None;
+        }
+        let is_empty = stays == [0; WORDS];
+        let marks = match is_empty {
+            true => vec![(0, REGION_BLOCKS)],
+            false => runs(&gone),
+        };
+        for (place, count) in marks {
+            let mark = Mark { region, place: place as u16, count: count as u16 };
+            state.pending.push(Change::Absent(mark));
+            self.unsaved.fetch_add(1, Ordering::AcqRel);
+        }
+        match is_empty {
+            true => drop(state.partial.remove(&region)),
+            false => drop(state.partial.insert(region, Box::new(stays))),
+        }
+        if !was_lacking {
+            self.count.fetch_add(1, Ordering::AcqRel);
+            word.fetch_or(1 << (region % 64), Ordering::AcqRel);
+        }
+        Some(gone)
+    }
+
+    /// Repeats a change that a presence file has.
+    pub(super) fn replay(&self, change: Change) {
+        match change {
+            Change::Local(mark) => self.mark(mark.region, &bits_of(mark.place.into(), mark.count.into())),
+            Change::Absent(mark) => {
+                let keep = bits_of(mark.place.into(), mark.count.into()).map(|word| !word);
+                let base = self.base().image;
+                self.evict(base, mark.region, &keep);
+            }
+            Change::Base(base) => self.state.lock().base = base,
+        }
+    }
+
     /// The marks that are not durable. They count as unsaved until [`Presence::saved`].
-    pub(super) fn take(&self) -> Vec<Mark> {
+    pub(super) fn take(&self) -> Vec<Change> {
         std::mem::take(&mut self.state.lock().pending)
     }
 
     /// The marks could not be written, and nothing was lost.
-    pub(super) fn give_back(&self, marks: Vec<Mark>) {
+    pub(super) fn give_back(&self, marks: Vec<Change>) {
         let mut state = self.state.lock();
         let newer = std::mem::replace(&mut state.pending, marks);
         state.pending.extend(newer);
@@ -204,10 +289,10 @@ impl Presence {
     }
 
     /// A copy of everything, and how many marks it makes superfluous.
-    pub(super) fn snapshot(&self) -> (Snapshot, Vec<Mark>) {
+    pub(super) fn snapshot(&self) -> (Snapshot, Vec<Change>) {
         let mut state = self.state.lock();
         let lacking = self.lacking.iter().map(|word| word.load(Ordering::Acquire)).collect();
-        let snapshot = Snapshot { lacking, partial: state.partial.clone() };
+        let snapshot = Snapshot { base: state.base, lacking, partial: state.partial.clone() };
         (snapshot, std::mem::take(&mut state.pending))
     }
 
@@ -215,6 +300,6 @@ impl Presence {
     pub(super) fn memory(&self) -> u64 {
         let state = self.state.lock();
         let partial = state.partial.capacity() * 17 + state.partial.len() * (size_of::<Bits>() + 16);
-        (self.lacking.len() * 8 + partial + state.pending.capacity() * size_of::<Mark>()) as u64
+        (self.lacking.len() * 8 + partial + state.pending.capacity() * size_of::<Change>()) as u64
     }
 }

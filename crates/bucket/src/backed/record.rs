@@ -13,13 +13,16 @@ use std::sync::Arc;
 use cairn_base::{BLOCK_SIZE, Checksum, VolumeId};
 use cairn_device::{Device, DeviceError, Operation, Segments};
 
+use super::base::{BASE_WORDS, Base, BaseParts};
 use super::error::BackedError;
-use super::presence::{Mark, Presence, Snapshot, bits_of};
+use super::presence::{Change, Mark, Presence, Snapshot};
 use super::{BLOCK, REGION};
 use crate::images::{ImageId, REGION_BLOCKS};
 
 /// The version of the file that this program writes, and the newest that it reads.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
+/// The version without changes of the base, and without blocks that become absent.
+const VERSION_WITHOUT_BASE: u32 = 1;
 const MAGIC: [u8; 8] = *b"CAIRNPRS";
 /// Bytes of the head before its checksum.
 const HEAD_FIELDS: usize = 8 + 4 + 4 + 16 + 16 + 16 + 8 * 4;
@@ -44,6 +47,8 @@ const MARKS: u32 = 3;
 const ABSENT: u64 = 1;
 const PARTIAL: u64 = 2;
 const MARK: u64 = 3;
+const GONE: u64 = 4;
+const BASE: u64 = 5;
 
 /// The image below a device, as the head of its presence file has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +63,8 @@ pub struct Backing {
     pub regions: u64,
     /// Bytes of their objects.
     pub stored: u64,
+    /// The version of its file.
+    version: u32,
     /// Identifies this file.
     id: [u8; 16],
 }
@@ -79,7 +86,7 @@ impl Backing {
     fn head(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(BLOCK_SIZE);
         bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&self.version.to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&self.id);
         bytes.extend_from_slice(&self.volume.0);
@@ -96,6 +103,7 @@ impl Backing {
 
 fn area_blocks(blocks: u64) -> u64 {
     let words = blocks.div_ceil(REGION) * REGION_WORDS;
+    // The last block also has room for a base.
     words.div_ceil(WORDS as u64) + 1 + MARK_BLOCKS
 }
 
@@ -134,6 +142,7 @@ pub(super) fn inspect(device: &dyn Device) -> Result<Backing, BackedError> {
         return Err(BackedError::Damaged("its head has a wrong checksum"));
     }
     let backing = Backing {
+        version,
         id: array(&head, 16),
         volume: VolumeId(array(&head, 32)),
         image: ImageId(array(&head, 48)),
@@ -194,21 +203,44 @@ fn block(
     bytes
 }
 
-fn word_of(mark: Mark) -> u64 {
-    MARK << 56 | u64::from(mark.count - 1) << 42 | u64::from(mark.place) << 32 | u64::from(mark.region)
+fn word_of(kind: u64, mark: Mark) -> u64 {
+    kind << 56 | u64::from(mark.count - 1) << 42 | u64::from(mark.place) << 32 | u64::from(mark.region)
+}
+
+fn words_of_base(base: &Base) -> impl Iterator<Item = u64> {
+    (0_u64..).zip(base.parts()).map(|(number, part)| BASE << 56 | number << 48 | part)
+}
+
+fn words_of(change: &Change) -> Vec<u64> {
+    match change {
+        Change::Local(mark) => vec![word_of(MARK, *mark)],
+        Change::Absent(mark) => vec![word_of(GONE, *mark)],
+        Change::Base(base) => words_of_base(base).collect(),
+    }
+}
+
+/// Words of changes, at most.
+fn words_at_most(changes: &[Change]) -> usize {
+    let bases = changes.iter().filter(|change| matches!(change, Change::Base(_))).count();
+    changes.len() + bases * (BASE_WORDS - 1)
 }
 
 /// The mark in a word.
 fn mark_of(word: u64) -> Option<Mark> {
     let (place, count) = ((word >> 32 & 0x3ff) as u16, (word >> 42 & 0x3ff) as u16 + 1);
     let fits = usize::from(place + count) <= REGION_BLOCKS && word >> 52 & 0xf == 0;
-    (word >> 56 == MARK && fits).then_some(Mark { region: word as u32, place, count })
+    fits.then_some(Mark { region: word as u32, place, count })
+}
+
+/// The part of a base in a word: its number and its bits.
+fn part_of(word: u64) -> (usize, u64) {
+    ((word >> 48 & 0xff) as usize, word & 0xffff_ffff_ffff)
 }
 
 /// Makes a new file, see [`super::BackedDevice::create`].
 pub(super) fn create(
     device: &dyn Device,
-    (volume, image, blocks): (VolumeId, ImageId, u64),
+    (volume, base, blocks): (VolumeId, Base, u64),
     id: [u8; 16],
     regions: impl Iterator<Item = (u32, u32)>,
 ) -> Result<(), BackedError> {
@@ -226,7 +258,9 @@ pub(super) fn create(
         return Err(BackedError::Damaged("the image has too many regions"));
     }
     let mut lacking = vec![0_u64; all.div_ceil(64) as usize];
-    let mut backing = Backing { volume, image, blocks, regions: 0, stored: 0, id };
+    let version = if base.number == 0 { VERSION_WITHOUT_BASE } else { VERSION };
+    let image = base.image;
+    let mut backing = Backing { volume, image, blocks, regions: 0, stored: 0, version, id };
     for (region, bytes) in regions {
         let word = lacking.get_mut(region as usize / 64).filter(|_| u64::from(region) < all);
         let word = word.ok_or(BackedError::Damaged("the image has a region past its block space"))?;
@@ -234,7 +268,7 @@ pub(super) fn create(
         backing.regions += 1;
         backing.stored += u64::from(bytes);
     }
-    let snapshot = Snapshot { lacking, partial: Default::default() };
+    let snapshot = Snapshot { base, lacking, partial: Default::default() };
     Record { backing, area: 1, generation: 0, next: 0, end: 0 }.checkpoint(device, &snapshot)?;
     // The head makes it a presence file.
     device.write(0, Segments::copy_of(&backing.head()))?;
@@ -289,10 +323,11 @@ fn load(
 struct Loading {
     regions: u64,
     snapshot: Snapshot,
+    base: BaseParts,
     /// Words of a checkpoint that are not a whole item yet.
     words: Vec<u64>,
     chain: Checksum,
-    marks: Vec<Mark>,
+    changes: Vec<Change>,
     /// The number of the last block of the checkpoint.
     complete: Option<u64>,
     /// The number of the block at which marks end.
@@ -303,12 +338,15 @@ impl Loading {
     fn new(backing: &Backing) -> Self {
         let regions = backing.all_regions();
         let lacking = vec![0; regions.div_ceil(64) as usize];
+        // Files of the first version have no other one.
+        let first = Base { image: backing.image, ..Base::default() };
         Self {
             regions,
-            snapshot: Snapshot { lacking, ..Snapshot::default() },
+            snapshot: Snapshot { base: first, lacking, ..Snapshot::default() },
+            base: BaseParts::default(),
             words: Vec::new(),
             chain: Checksum([0; 16]),
-            marks: Vec::new(),
+            changes: Vec::new(),
             complete: None,
             ended: None,
         }
@@ -342,8 +380,19 @@ impl Loading {
         let marks = read.filter(|read| read.kind == MARKS);
         match (marks, self.ended) {
             (Some(read), None) => {
-                let marks: Option<Vec<Mark>> = read.words.into_iter().map(mark_of).collect();
-                self.marks.extend(marks.ok_or(BackedError::Damaged("it has an unknown mark"))?);
+                for word in read.words {
+                    let unknown = BackedError::Damaged("it has an unknown mark");
+                    let change = match word >> 56 {
+                        MARK => mark_of(word).map(Change::Local),
+                        GONE => mark_of(word).map(Change::Absent),
+                        BASE => match self.base.take(part_of(word).0, part_of(word).1) {
+                            Ok(None) => continue,
+                            base => base.ok().flatten().map(Change::Base),
+                        },
+                        _ => None,
+                    };
+                    self.changes.push(change.ok_or(unknown)?);
+                }
             }
             (None, None) => self.ended = Some(number),
             // A later batch shows that the batch before it was durable.
@@ -361,6 +410,14 @@ impl Loading {
         let mut rest = &self.words[..];
         while let Some((word, later)) = rest.split_first() {
             let first = *word & 0xffff_ffff;
+            if word >> 56 == BASE {
+                let (number, part) = part_of(*word);
+                let base = self.base.take(number, part);
+                let base = base.map_err(|()| BackedError::Damaged("it has a part of a base"))?;
+                self.snapshot.base = base.unwrap_or(self.snapshot.base);
+                rest = later;
+                continue;
+            }
             let count = match word >> 56 {
                 ABSENT => *word >> 32 & 0xff_ffff,
                 PARTIAL => 1,
@@ -392,8 +449,8 @@ impl Loading {
             return Ok(None);
         }
         let presence = Presence::new(self.snapshot);
-        for mark in self.marks {
-            presence.mark(mark.region, &bits_of(mark.place.into(), mark.count.into()));
+        for change in self.changes {
+            presence.replay(change);
         }
         let known = presence.take().len();
         presence.saved(known);
@@ -424,18 +481,30 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Whether marks of that number fit before the next checkpoint.
-    pub(super) fn has_room(&self, marks: usize) -> bool {
-        self.next + marks.div_ceil(WORDS) as u64 <= self.end
+    /// Whether these changes fit before the next checkpoint.
+    pub(super) fn has_room(&self, changes: &[Change]) -> bool {
+        self.next + words_at_most(changes).div_ceil(WORDS) as u64 <= self.end
     }
 
-    /// Adds marks, and makes them durable.
-    pub(super) fn append(&mut self, device: &dyn Device, marks: &[Mark]) -> Result<(), DeviceError> {
+    /// Makes the file one of the present version: an older program refuses it from now on.
+    pub(super) fn renew(&mut self, device: &dyn Device) -> Result<(), DeviceError> {
+        if self.backing.version < VERSION {
+            let renewed = Backing { version: VERSION, ..self.backing };
+            // All of it is in one sector.
+            device.write(0, Segments::copy_of(&renewed.head()))?;
+            device.flush()?;
+            self.backing = renewed;
+        }
+        Ok(())
+    }
+
+    /// Adds changes, and makes them durable.
+    pub(super) fn append(&mut self, device: &dyn Device, changes: &[Change]) -> Result<(), DeviceError> {
         let (first, mut batch) = (self.next, Vec::new());
-        for (number, some) in (first..).zip(marks.chunks(WORDS)) {
-            let words: Vec<u64> = some.iter().copied().map(word_of).collect();
+        let words: Vec<u64> = changes.iter().flat_map(words_of).collect();
+        for (number, words) in (first..).zip(words.chunks(WORDS)) {
             let address = self.backing.area(self.area) + number;
-            let bytes = block(&self.backing, address, (self.generation, first, MARKS), &words);
+            let bytes = block(&self.backing, address, (self.generation, first, MARKS), words);
             batch.push(Operation::write(address * BLOCK, Segments::copy_of(&bytes)));
         }
         let blocks = batch.len() as u64;
@@ -459,6 +528,9 @@ impl Record {
             words: Vec::new(),
             batch: Vec::new(),
         };
+        if self.backing.version > VERSION_WITHOUT_BASE {
+            out.words.extend(words_of_base(&snapshot.base));
+        }
         let mut run: Option<(u64, u64)> = None;
         for region in lacking(&snapshot.lacking) {
             let partial = u32::try_from(region).ok().and_then(|region| snapshot.partial.get(&region));

@@ -8,50 +8,67 @@ use cairn_base::Mutex;
 
 use crate::images::{BucketImages, ImageId, ImageReader, ImagesError, RegionPart};
 
-/// The image below a device.
+/// The images below a device.
 pub trait Source: Send + Sync {
-    /// Reads the blocks of whole frames of one region. Every returned byte was checked.
+    /// Reads the blocks of whole frames of one region of an image. Every returned byte was checked.
     ///
     /// # Errors
     /// The store failed, or the object is damaged or missing.
     fn read_frames(
         &self,
+        image: ImageId,
         region: u32,
         frames: Range<usize>,
         cancel: &Arc<AtomicBool>,
     ) -> Result<RegionPart, ImagesError>;
 }
 
-/// An image that is opened at the first read, so that a server starts without its store.
+/// Images that are opened at the first read, so that a server starts without its store.
 pub struct ImageSource {
     images: BucketImages,
-    image: ImageId,
     reader: Mutex<Option<Arc<ImageReader>>>,
 }
 
 impl ImageSource {
-    /// The image `image`; `reader` has it if it is open already.
-    pub fn new(images: BucketImages, image: ImageId, reader: Option<ImageReader>) -> Self {
-        Self { images, image, reader: Mutex::new(reader.map(Arc::new)) }
+    /// The images of a volume; `reader` is one that is open already.
+    pub fn new(images: BucketImages, reader: Option<ImageReader>) -> Self {
+        Self { images, reader: Mutex::new(reader.map(Arc::new)) }
     }
 
-    fn reader(&self, cancel: &Arc<AtomicBool>) -> Result<Arc<ImageReader>, ImagesError> {
-        if let Some(reader) = &*self.reader.lock() {
+    /// Reads of the image of `reader` use it from now on.
+    pub fn set(&self, reader: ImageReader) {
+        let mut known = self.reader.lock();
+        let reader = match &*known {
+            Some(before) => reader.with_headers_of(before),
+            None => reader,
+        };
+        *known = Some(Arc::new(reader));
+    }
+
+    fn reader(&self, image: ImageId, cancel: &Arc<AtomicBool>) -> Result<Arc<ImageReader>, ImagesError> {
+        let is_it = |reader: &&Arc<ImageReader>| reader.label().id == image;
+        if let Some(reader) = self.reader.lock().as_ref().filter(is_it) {
             return Ok(reader.clone());
         }
         // Several may open it at the same time; the lock is not held over requests.
-        let opened = Arc::new(self.images.image(Some(self.image), cancel)?);
-        Ok(self.reader.lock().get_or_insert(opened).clone())
+        let opened = Arc::new(self.images.image(Some(image), cancel)?);
+        let mut known = self.reader.lock();
+        // A read of an earlier image may come late.
+        if known.is_none() {
+            *known = Some(opened.clone());
+        }
+        Ok(opened)
     }
 }
 
 impl Source for ImageSource {
     fn read_frames(
         &self,
+        image: ImageId,
         region: u32,
         frames: Range<usize>,
         cancel: &Arc<AtomicBool>,
     ) -> Result<RegionPart, ImagesError> {
-        self.reader(cancel)?.read_frames(region, frames, cancel)
+        self.reader(image, cancel)?.read_frames(region, frames, cancel)
     }
 }

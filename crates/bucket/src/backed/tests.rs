@@ -1,6 +1,7 @@
 //! Devices with an image in a bucket: reads, cuts of power at every operation of a small life, many
 //! seeds of a large one, stores that fail, and damage.
 
+mod cached;
 mod life;
 mod plain;
 mod records;
@@ -106,7 +107,7 @@ struct Switched {
 impl Switched {
     fn new(there: &There) -> Arc<Self> {
         Arc::new(Self {
-            source: ImageSource::new(there.images.clone(), there.image, None),
+            source: ImageSource::new(there.images.clone(), None),
             away: AtomicBool::new(false),
             fails_one_in: AtomicU64::new(0),
             rng: Mutex::new(Rng::new(9)),
@@ -118,6 +119,7 @@ impl Switched {
 impl Source for Switched {
     fn read_frames(
         &self,
+        image: ImageId,
         region: u32,
         frames: Range<usize>,
         cancel: &Arc<AtomicBool>,
@@ -128,8 +130,13 @@ impl Source for Switched {
             let trouble = Trouble::TimedOut;
             return Err(StoreError { verb: Verb::Get, name: None, place: "memory:".into(), trouble }.into());
         }
-        self.source.read_frames(region, frames, cancel)
+        self.source.read_frames(image, region, frames, cancel)
     }
+}
+
+/// An image whose snapshot is unknown.
+fn first(image: ImageId) -> Base {
+    Base { image, ..Base::default() }
 }
 
 fn local_bytes(blocks: u64) -> u64 {
@@ -144,7 +151,7 @@ fn machine(blocks: u64) -> Arc<FaultDevice> {
 fn create(machine: &Arc<FaultDevice>, there: &There, blocks: u64) -> Result<(), BackedError> {
     let presence = machine.part(local_bytes(blocks)..local_bytes(blocks) + presence_bytes(blocks));
     let reader = there.images.image(Some(there.image), &never()).expect("opened");
-    BackedDevice::create(&presence, (VOLUME, there.image, blocks), [1; 16], reader.regions())
+    BackedDevice::create(&presence, (VOLUME, first(there.image), blocks), [1; 16], reader.regions())
 }
 
 fn open_with(
@@ -160,6 +167,7 @@ fn open_with(
         source,
         workers,
         space_at: LABEL * BLOCK,
+        cache: None,
     };
     BackedDevice::open(parts, VOLUME, ImageId([3; 16]))
 }

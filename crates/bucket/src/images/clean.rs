@@ -15,7 +15,7 @@ use super::error::ImagesError;
 use super::load::Tables;
 use super::names::{self, Folder};
 use super::owner::Owner;
-use super::root::{Checkpoint, ImageLabel, Kept, Root};
+use super::root::{Checkpoint, ImageId, ImageLabel, Kept, Root};
 use super::table::Table;
 use crate::dumps::KeepDumps;
 use crate::limits::{COLLECTED_MAX, PAGE_OBJECTS_MAX};
@@ -68,6 +68,20 @@ impl Owner {
         now: Timestamp,
         cancel: &Arc<AtomicBool>,
     ) -> Result<Expired, ImagesError> {
+        self.expire_but(&[], keep, now, cancel)
+    }
+
+    /// The same, and images in `held` stay: a device reads blocks of them.
+    ///
+    /// # Errors
+    /// As [`Owner::expire`].
+    pub fn expire_but(
+        &mut self,
+        held: &[ImageId],
+        keep: &KeepDumps,
+        now: Timestamp,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Expired, ImagesError> {
         self.settle(cancel)?;
         let Some(newest) = self.newest() else { return Ok(Expired::default()) };
         let mut older = self.state.older.clone();
@@ -80,7 +94,7 @@ impl Owner {
         let stays = keep.chosen(&times);
         let mut expired = Expired::default();
         for (at, _) in there.iter().zip(stays.iter().skip(1)).filter(|(_, stays)| !**stays).rev() {
-            if let Some(kept) = older.get_mut(*at) {
+            if let Some(kept) = older.get_mut(*at).filter(|kept| !held.contains(&kept.label.id)) {
                 kept.expired = Some(now);
                 expired.images.push(kept.label);
             }

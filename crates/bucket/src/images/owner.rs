@@ -14,6 +14,7 @@ use super::error::ImagesError;
 use super::inner::{Inner, Seen, nonce_of};
 use super::load::Tables;
 use super::names::{self, Folder};
+use super::reader::ImageReader;
 use super::root::{
     Base, CONTENT_BYTES_MAX, Checkpoint, Claim, IMAGES_MAX, ImageId, ImageLabel, Kept, List, PartRef, Root,
     RootRef, Since,
@@ -187,6 +188,18 @@ impl Owner {
     pub fn images(&self) -> Vec<ImageLabel> {
         let older = self.state.older.iter().filter(|kept| kept.expired.is_none()).map(|kept| kept.label);
         older.chain(self.newest()).collect()
+    }
+
+    /// The newest committed image, open. It makes no request.
+    pub fn reader(&self) -> Option<ImageReader> {
+        let (_, root) = self.state.newest.as_ref()?;
+        let of = (root.label, root.content.clone());
+        Some(ImageReader::of(&self.inner, of, self.state.table.clone()))
+    }
+
+    /// The nonce of its claim: a server that keeps it recognizes the claim after a restart.
+    pub fn nonce(&self) -> Nonce {
+        self.nonce
     }
 
     /// Superblock and snapshot table of the newest image; empty without one.

@@ -55,7 +55,8 @@ struct Shared {
     label: ImageLabel,
     content: Vec<u8>,
     table: Table,
-    headers: Mutex<HashMap<u32, Arc<RegionHeader>>>,
+    /// Of this image, and of images before it.
+    headers: Arc<Mutex<HashMap<u32, Arc<RegionHeader>>>>,
 }
 
 impl std::fmt::Debug for ImageReader {
@@ -72,14 +73,26 @@ impl ImageReader {
     ) -> Result<Self, ImagesError> {
         let (root, checkpoint) = inner.find(image, cancel)?;
         let table = Tables::new(inner).of(&root, checkpoint.as_ref(), cancel)?;
+        Ok(Self::of(inner, (root.label, root.content), table))
+    }
+
+    pub(super) fn of(inner: &Arc<Inner>, (label, content): (ImageLabel, Vec<u8>), table: Table) -> Self {
+        let shared = Shared { inner: inner.clone(), label, content, table, headers: Arc::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The same image. It knows the headers that `before` has read: most objects are the same.
+    #[must_use]
+    pub fn with_headers_of(self, before: &Self) -> Self {
+        let Shared { inner, label, content, table, .. } = &*self.shared;
         let shared = Shared {
             inner: inner.clone(),
-            label: root.label,
-            content: root.content,
-            table,
-            headers: Mutex::new(HashMap::new()),
+            label: *label,
+            content: content.clone(),
+            table: table.clone(),
+            headers: before.shared.headers.clone(),
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Self { shared: Arc::new(shared) }
     }
 
     /// Which image it is.
@@ -323,7 +336,8 @@ impl Shared {
         count: usize,
         cancel: &AtomicBool,
     ) -> Result<(Arc<RegionHeader>, Option<Bytes>), ImagesError> {
-        if let Some(header) = self.headers.lock().get(&region) {
+        // The digest covers the whole header, and the version names the object.
+        if let Some(header) = self.headers.lock().get(&region).filter(|header| header.at == entry.at) {
             return Ok((header.clone(), None));
         }
         let damaged = |how| ImagesError::Damaged { name: name.clone(), how };

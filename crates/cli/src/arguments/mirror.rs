@@ -304,7 +304,7 @@ pub enum Mirror {
 #[command(next_help_heading = "Bucket")]
 pub struct IntoBucket {
     /// Mirror a volume of this server to BUCKET: or BUCKET:PATH/
-    #[arg(long, value_name = "BUCKET:[PATH/]", conflicts_with_all = ["continuous", "no_hold", "stall", "name", "device", "log_device", "lock", "lock_key", "connections", "compress", "spread", "no_spread", "history", "placement", "granularity", "history_size", "window", "floor"])]
+    #[arg(long, value_name = "BUCKET:[PATH/]", conflicts_with_all = ["no_hold", "stall", "name", "device", "log_device", "lock", "lock_key", "connections", "compress", "spread", "no_spread", "history", "placement", "granularity", "history_size", "window", "floor"])]
     pub to: Option<String>,
     #[command(flatten)]
     pub keep: KeepImages,

@@ -6,15 +6,17 @@ use cairn_api::client::Client;
 use cairn_api::{self as api, ErrorKind};
 
 use super::{follow, print_findings, scrub, summary};
-use crate::arguments::{Rehearse, Volume};
+use crate::arguments::{Cache, Rehearse, Volume};
 use crate::exit::Failure;
 use crate::output::{Output, ago, duration, note_line, print_besides, print_line, size, table};
 
 /// Runs a command on volumes.
 pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
-        Volume::Create { name, size: bytes, device, log_device, beneath } => {
+        Volume::Create { name, size: bytes, device, log_device, beneath, bucket, cache } => {
             let request = api::CreateVolume {
+                bucket,
+                cache: cache_of(&cache)?,
                 name,
                 size_bytes: bytes.map(|size| size.0),
                 devices: absolute(&device)?,
@@ -30,7 +32,7 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
                 note_line(&format!("warning: {warning}"));
             }
         }
-        Volume::Open { from, name, at, read_only, device, fill_rate } => {
+        Volume::Open { from, name, at, read_only, device, fill_rate, cache } => {
             let (bucket, volume) =
                 from.split_once(':').filter(|(_, volume)| !volume.is_empty()).ok_or_else(|| {
                     Failure::new(
@@ -46,6 +48,7 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
                 read_only,
                 devices: absolute(&device)?,
                 fill_bytes: fill_rate.map(|rate| rate.0),
+                cache: cache_of(&cache)?,
             };
             let job: api::Job = client.post(&format!("/v1/buckets/{}/open", segment(bucket)?), &request)?;
             let Some(api::JobOutcome::Opened(volume)) = follow(job, client, output)? else { return Ok(()) };
@@ -250,11 +253,42 @@ fn over_host(volume: &api::Volume) -> Option<String> {
     ))
 }
 
+/// The cache that is wished for.
+fn cache_of(cache: &Cache) -> Result<Option<api::CacheRequest>, Failure> {
+    let Some(bytes) = cache.cache_size else { return Ok(None) };
+    let disk = absolute(cache.cache_disk.as_slice())?.pop();
+    let lag_ms = cache.lag.map(|lag| lag.0.as_millis().try_into().unwrap_or(u64::MAX));
+    Ok(Some(api::CacheRequest { disk, bytes: bytes.0, lag_ms }))
+}
+
+/// The state of the cache of a volume in a bucket, in lines.
+fn cache_lines(cache: &api::VolumeCache) -> String {
+    let waits = match (cache.holds_back, cache.full_in_ms) {
+        (true, _) => "; writes wait".to_owned(),
+        (false, Some(full)) if cache.lag_ms > 2 * cache.lag_wished_ms => {
+            format!("; writes wait in about {}", duration(full))
+        }
+        _ => String::new(),
+    };
+    format!(
+        "cache       {} of {} used, {} only here{waits}\nlag         {}, at most {} wished",
+        size(cache.used_bytes),
+        size(cache.size_bytes),
+        size(cache.only_here_bytes),
+        duration(cache.lag_ms),
+        duration(cache.lag_wished_ms)
+    )
+}
+
 /// A volume that was opened from a bucket.
 fn opened(volume: &api::Volume) -> String {
     let (name, used) = (&volume.name, size(volume.used_bytes));
     let Some(bucket) = &volume.bucket else { return format!("opened {name}") };
     let how = if bucket.read_only { "read-only" } else { "writable; its former owner is fenced" };
+    if let Some(cache) = &bucket.cache {
+        let (number, cache) = (bucket.number, size(cache.size_bytes));
+        return format!("opened {name} with {used} of data, {how}\nimage {number}; a cache of {cache}");
+    }
     format!(
         "opened {name} with {used} of data, {how}\nimage {} of {}, made {}\nbucket: {}",
         bucket.number,
@@ -267,7 +301,19 @@ fn opened(volume: &api::Volume) -> String {
 /// Volumes that still read blocks from a bucket, a line each.
 pub fn from_buckets(volumes: &[api::Volume]) -> String {
     let line = |volume: &api::Volume| {
-        let bucket = volume.bucket.as_ref().filter(|bucket| bucket.regions_left > 0)?;
+        let bucket =
+            volume.bucket.as_ref().filter(|bucket| bucket.regions_left > 0 || bucket.cache.is_some())?;
+        if let Some(cache) = &bucket.cache {
+            let waits = if cache.holds_back { "  writes wait" } else { "" };
+            return Some(format!(
+                "{}  in {}:  cache {} of {}, {} only here{waits}",
+                volume.name,
+                bucket.bucket,
+                size(cache.used_bytes),
+                size(cache.size_bytes),
+                size(cache.only_here_bytes)
+            ));
+        }
         let mode = if bucket.read_only { "  read-only" } else { "" };
         let (name, from) = (&volume.name, &bucket.bucket);
         Some(format!("{name}  from {from}:{}  {}{mode}", bucket.volume, local_part(bucket)))
@@ -292,6 +338,7 @@ fn role_in_list(volume: &api::Volume) -> String {
     let role = role(volume.role);
     match &volume.bucket {
         Some(bucket) if bucket.read_only => format!("image in {}", bucket.bucket),
+        Some(bucket) if bucket.cache.is_some() => format!("{role}, in {}", bucket.bucket),
         Some(bucket) => format!("{role}, from {}", bucket.bucket),
         None => role.to_owned(),
     }
@@ -344,12 +391,19 @@ fn show(volume: &api::Volume) -> String {
     if let Some(bucket) = &volume.bucket {
         let mode = if bucket.read_only { ", read-only" } else { "" };
         let (of, number) = (&bucket.volume, bucket.number);
-        text += &format!(
-            "\nbucket      {}:{of}, image {number} made {}{mode}; {}",
-            bucket.bucket,
-            ago(bucket.taken_ms),
-            local_part(bucket)
-        );
+        text += &match &bucket.cache {
+            Some(_) if number == 0 => format!("\nbucket      {}:{of}, no image yet", bucket.bucket),
+            Some(_) => format!("\nbucket      {}:{of}, image {number}", bucket.bucket),
+            None => format!(
+                "\nbucket      {}:{of}, image {number} made {}{mode}; {}",
+                bucket.bucket,
+                ago(bucket.taken_ms),
+                local_part(bucket)
+            ),
+        };
+        if let Some(cache) = &bucket.cache {
+            text += &format!("\n{}", cache_lines(cache));
+        }
         if let Some(problem) = &bucket.problem {
             text += &format!("\n            {problem}");
         }

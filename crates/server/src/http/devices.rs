@@ -233,11 +233,14 @@ fn names_a_path(path: &str, body: &[u8]) -> bool {
                 || asked.key.is_some()
         }),
         ["", "v1", "buckets", _, "key"] => asks(body, |_: api::SetBucketKey| true),
-        ["", "v1", "buckets", _, "open"] => {
-            asks(body, |asked: api::OpenFromBucket| !asked.devices.is_empty())
-        }
+        ["", "v1", "buckets", _, "open"] => asks(body, |asked: api::OpenFromBucket| {
+            !asked.devices.is_empty() || asked.cache.is_some_and(|cache| cache.disk.is_some())
+        }),
         ["", "v1", "volumes"] => asks(body, |asked: api::CreateVolume| {
-            !asked.devices.is_empty() || asked.log_device.is_some() || asked.history.is_some()
+            !asked.devices.is_empty()
+                || asked.log_device.is_some()
+                || asked.history.is_some()
+                || asked.cache.is_some_and(|cache| cache.disk.is_some())
         }),
         ["", "v1", "mirrors"] => asks(body, |asked: api::CreateMirror| {
             !asked.devices.is_empty() || asked.log_device.is_some() || asked.history.is_some()

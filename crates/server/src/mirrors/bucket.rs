@@ -42,8 +42,10 @@ use crate::work::background;
 use crate::work::jobs::{Jobs, Progress};
 
 mod commands;
+mod continuous;
 mod document;
 pub(crate) mod error;
+mod home;
 mod rounds;
 mod show;
 mod verify;
@@ -52,6 +54,7 @@ mod working;
 pub(crate) use document::BucketMirrorsDocument;
 use document::{BucketMirrorDocument, id_in};
 use error::BucketMirrorError;
+pub(crate) use home::write_home;
 
 /// How the names of the snapshots of these mirrors begin.
 pub(crate) const PREFIX: &str = "mirror.bucket-";
@@ -105,6 +108,8 @@ struct Live {
     claiming: Option<(u32, Nonce)>,
     /// The snapshot of the last update that began, and whether regions were put for it.
     putting: Option<(u64, bool)>,
+    /// The snapshots of others when the last update of a continuous mirror ended.
+    others: Option<u64>,
 }
 
 /// The mirrors of this server in buckets. Lock order: `saving`, `document`, `live`.
@@ -328,12 +333,12 @@ impl BucketMirrors {
         self.owner_of(volume, &format!("mirror.{name}.1")).is_some()
     }
 
-    /// Refuses to delete a volume that is mirrored into a bucket.
+    /// Refuses to delete a volume that is mirrored into a bucket, unless it reads from there.
     pub(crate) fn refuse_if_mirrored(&self, volume: &str) -> Result<(), ServerError> {
         if self.volumes.get(volume).is_ok() {
             self.check_known(volume)?;
         }
-        match self.of_volume(volume).first() {
+        match self.of_volume(volume).iter().find(|mirror| !self.is_home(mirror)) {
             Some(mirror) => {
                 Err(BucketMirrorError::VolumeMirrored { volume: volume.to_owned(), mirror: mirror.name() }
                     .into())
@@ -366,9 +371,13 @@ impl BucketMirrors {
                     mirrors.plan_again(now_ms);
                 }
                 looked_ms = now_ms;
+                let mut every = LOOK_EVERY;
                 for mirror in mirrors.all() {
                     mirror.set_pace(now_ms);
-                    if mirror.is_due(now_ms)
+                    if mirror.document.lock().when.continuous {
+                        every = every.min(continuous::LOOK_EVERY);
+                    }
+                    if (mirror.is_due(now_ms) || mirrors.has_to_follow(&mirror, now_ms))
                         && let Err(error) = mirrors.begin(&mirror, "mirror update")
                     {
                         tracing::debug!(mirror = mirror.name(), %error, "a round does not begin");
@@ -379,7 +388,7 @@ impl BucketMirrors {
                 }
                 let mut asleep = mirrors.asleep.lock();
                 if !mirrors.ending.load(Ordering::Acquire) {
-                    let _ = mirrors.wake.wait_for(&mut asleep, LOOK_EVERY);
+                    let _ = mirrors.wake.wait_for(&mut asleep, every);
                 }
             }
         };
@@ -449,7 +458,7 @@ impl BucketMirrors {
         let open = self.volumes.get(&mirror.volume)?;
         let name = mirror.name();
         {
-            let next_ms = mirror.document.lock().when.next_ms(self.now_ms());
+            let next_ms = continuous::next_ms(&mirror.document.lock().when, self.now_ms());
             let mut live = mirror.live.lock();
             if live.running {
                 return Err(ServerError::Busy { name, by: "an update runs" });

@@ -71,7 +71,7 @@ impl When {
     }
 
     /// All the time, or no longer; `times` when a schedule was wished along with it.
-    pub(super) fn continuously(mut self, wish: Option<bool>, times: bool) -> Result<Self, ServerError> {
+    pub(crate) fn continuously(mut self, wish: Option<bool>, times: bool) -> Result<Self, ServerError> {
         match wish {
             Some(true) if times => Err(ServerError::Invalid {
                 fault: "a continuous mirror has no interval and no cron expression",

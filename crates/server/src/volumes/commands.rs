@@ -29,6 +29,15 @@ use crate::work::background;
 
 impl Server {
     pub(crate) fn create_volume(&self, request: &api::CreateVolume) -> Result<api::Volume, ServerError> {
+        if let Some(bucket) = &request.bucket {
+            return self.create_in_bucket(request, bucket);
+        }
+        if request.cache.is_some() {
+            return Err(ServerError::Invalid {
+                fault: "a cache is for a volume in a bucket",
+                next: "give --bucket too, or leave out --cache-disk, --cache-size and --lag",
+            });
+        }
         let blocks = request.size_bytes.map(blocks_of).transpose()?;
         let new = NewVolume {
             name: &request.name,
@@ -106,7 +115,11 @@ impl Server {
 
     pub(crate) fn delete_volume(&self, name: &str) -> Result<(), ServerError> {
         self.check_delete_volume(name)?;
-        self.volumes.delete(name)?;
+        self.bucket_mirrors.end_homes(name)?;
+        if let Err(error) = self.volumes.delete(name) {
+            self.volumes.get(name).iter().for_each(|open| self.bucket_mirrors.take_in(open));
+            return Err(error);
+        }
         self.mirrors.forget(name);
         self.drills.forget_volume(name);
         self.plans.forget(|subject| subject.split('/').next() == Some(name));

@@ -9,11 +9,15 @@
 //! A *read-only* one has the role of a destination: it shows the image, takes no writes, and has
 //! claimed nothing. A *writable* one continues from the newest image as an ordinary volume. Its
 //! opening claimed the next epoch, so that the owner before it is fenced. It puts nothing into the
-//! bucket by itself.
+//! bucket by itself. A mirror does that, and then the device reads from the newest image.
+//!
+//! The devices may also be a [cache]: then they never have everything.
 //!
 //! The bucket is opened at the first fetch: a start of the server needs no store.
 
+pub(crate) mod cache;
 mod commands;
+mod creating;
 pub(crate) mod error;
 mod opening;
 
@@ -71,6 +75,12 @@ pub(crate) struct FromBucket {
     /// bucket has a newer one, another server has taken the volume over since.
     pub(crate) epoch: Option<u32>,
     fill_bytes: Option<u64>,
+    /// Its devices are a cache of so many bytes; none if they hold everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) cache_bytes: Option<u64>,
+    /// Each image is to reach the bucket within so long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lag_ms: Option<u64>,
 }
 
 impl FromBucket {
@@ -104,9 +114,9 @@ struct Opened {
 }
 
 impl Opened {
-    fn new(bucket: OpenBucket, volume: VolumeId, image: ImageId, reader: Option<ImageReader>) -> Self {
+    fn new(bucket: OpenBucket, volume: VolumeId, reader: Option<ImageReader>) -> Self {
         let images = images_of(&bucket, volume);
-        Self { source: ImageSource::new(images, image, reader), _bucket: bucket }
+        Self { source: ImageSource::new(images, reader), _bucket: bucket }
     }
 }
 
@@ -143,25 +153,32 @@ impl LateSource {
             return Ok(open.clone());
         }
         let buckets = self.buckets.as_ref().ok_or(ImagesError::Rule("this server has no buckets"))?;
-        let (Some(volume), Some(image)) = (self.from.volume_id(), self.from.image_id()) else {
-            return Err(ImagesError::Rule("the document of the volume names no image"));
-        };
+        let named = ImagesError::Rule("the document of the volume names no volume in a bucket");
+        let volume = self.from.volume_id().ok_or(named)?;
         // It makes no request.
         let bucket = buckets.open_for_volume(&self.from.bucket);
         let bucket = bucket.map_err(|error| as_store_error(error, &format!("{}:", self.from.bucket)))?;
         tracing::info!(volume = self.volume, bucket = self.from.bucket, "reads blocks from a bucket");
-        Ok(open.insert(Arc::new(Opened::new(bucket, volume, image, None))).clone())
+        Ok(open.insert(Arc::new(Opened::new(bucket, volume, None))).clone())
+    }
+
+    /// Reads of the image of `reader` need not open it.
+    fn set(&self, reader: ImageReader) {
+        if let Ok(opened) = self.opened() {
+            opened.source.set(reader);
+        }
     }
 }
 
 impl Source for LateSource {
     fn read_frames(
         &self,
+        image: ImageId,
         region: u32,
         frames: std::ops::Range<usize>,
         cancel: &Arc<AtomicBool>,
     ) -> Result<RegionPart, ImagesError> {
-        self.opened()?.source.read_frames(region, frames, cancel)
+        self.opened()?.source.read_frames(image, region, frames, cancel)
     }
 }
 
@@ -172,6 +189,8 @@ pub(super) struct Backed {
     source: Arc<LateSource>,
     /// Everything was local when it was opened, so that the devices are used alone.
     alone: bool,
+    /// Of one whose devices are a cache.
+    cached: Arc<cache::Cached>,
 }
 
 fn record_error(volume: &str) -> impl Fn(BackedError) -> ServerError + '_ {
@@ -190,6 +209,13 @@ impl Backed {
         local: Arc<dyn Device>,
         buckets: Option<&Arc<Buckets>>,
     ) -> Result<Self, ServerError> {
+        if let Some(volume) = from.volume_id().filter(|_| from.cache_bytes.is_some())
+            && let Ok(found) = Volume::inspect(&*local)
+            && found.id != volume
+        {
+            let (volume, found) = (name.to_owned(), found.id.to_string());
+            return Err(opening::from_bucket(FromBucketError::OtherCache { volume, found }));
+        }
         let source = LateSource::new(name, from, buckets.cloned(), None);
         let presence = open_when_free(&record_path(folder), BUSY_PATIENCE)?;
         Self::over(name, from, local, presence, source)
@@ -209,10 +235,12 @@ impl Backed {
         };
         let space_at = Volume::space_offset(backing.blocks);
         let source = Arc::new(source);
-        let parts = BackedParts { local, presence, source: source.clone(), workers: threads(), space_at };
+        let (workers, cache) = (threads(), from.cache_bytes);
+        let parts = BackedParts { local, presence, source: source.clone(), workers, space_at, cache };
         let device = BackedDevice::open(parts, volume, image).map_err(&failed)?;
-        let alone = device.is_whole();
-        Ok(Self { from: from.clone(), device: Arc::new(device), source, alone })
+        let alone = device.is_whole() && cache.is_none();
+        let cached = Arc::default();
+        Ok(Self { from: from.clone(), device: Arc::new(device), source, alone, cached })
     }
 
     /// The device under the volume.
@@ -230,7 +258,12 @@ impl Backed {
 
     pub(super) fn show(&self) -> api::VolumeBucket {
         let status = self.device.status();
-        let FromBucket { bucket, image, number, taken_ms, read_only, epoch, .. } = self.from.clone();
+        let FromBucket { bucket, taken_ms, read_only, epoch, .. } = self.from.clone();
+        let base = self.device.base();
+        let (image, number) = match base.number {
+            0 => (self.from.image.clone(), self.from.number),
+            number => (base.image.to_string(), number),
+        };
         api::VolumeBucket {
             bucket,
             volume: self.from.shown().to_owned(),
@@ -242,6 +275,7 @@ impl Backed {
             regions: status.regions,
             regions_left: status.lacking,
             bytes_left: status.bytes_left,
+            cache: self.show_cache(),
             problem: status.trouble.or_else(|| status.damaged.into_iter().next()).map(|it| it.to_string()),
         }
     }
@@ -249,8 +283,9 @@ impl Backed {
     /// The present failures to fetch.
     pub(super) fn problems(&self, volume: &str) -> Vec<api::Problem> {
         let status = self.device.status();
+        let cache = self.cache_problem(volume);
         if status.lacking == 0 {
-            return Vec::new();
+            return cache.into_iter().collect();
         }
         let trouble = status.trouble.filter(|trouble| !trouble.is_damage());
         let all = status.damaged.iter().chain(&trouble);
@@ -258,6 +293,7 @@ impl Backed {
             let error = away(volume, &self.from, error);
             api::Problem { subject: volume.to_owned(), message: error.to_string(), next: error.next() }
         })
+        .chain(cache)
         .collect()
     }
 
@@ -267,7 +303,7 @@ impl Backed {
         volume: &str,
         ending: impl Fn() -> bool + Send + 'static,
     ) -> Result<Option<JoinHandle<()>>, ServerError> {
-        let rate = self.from.fill_bytes.unwrap_or(FILL_BYTES);
+        let rate = if self.is_cache() { 0 } else { self.from.fill_bytes.unwrap_or(FILL_BYTES) };
         if self.alone || rate == 0 {
             return Ok(None);
         }

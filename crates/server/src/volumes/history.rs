@@ -81,7 +81,10 @@ impl Volumes {
 
     /// Whether something waits for room in a history.
     pub(crate) fn waits_for_room(&self) -> bool {
-        self.all().iter().any(|open| open.waits_for_room())
+        let waits = |open: &Arc<OpenVolume>| {
+            open.waits_for_room() || open.backed.as_ref().is_some_and(|backed| backed.holds_back())
+        };
+        self.all().iter().any(waits)
     }
 
     /// Cancels requests that wait for room in a history.
@@ -251,15 +254,22 @@ impl OpenVolume {
         })
     }
 
-    /// Cancels requests that wait for room in its history.
+    /// Cancels requests that wait for room in its history, or lets them into its cache.
     pub(super) fn end_waits(&self) {
         if let Some(under) = &self.under {
             under.let_wait(false);
         }
+        self.backed.iter().for_each(|backed| backed.end_waits());
     }
 
     /// A history is of a device of one length.
     pub(super) fn refuse_to_grow(&self) -> Result<(), ServerError> {
+        if self.is_cached() {
+            return Err(ServerError::Invalid {
+                fault: "the devices of the volume are a cache, and cannot grow",
+                next: "create a larger volume, and copy the data",
+            });
+        }
         match &self.under {
             None => Ok(()),
             Some(_) => Err(ServerError::Volumes(VolumesError::OverHistory {

@@ -18,7 +18,11 @@ use crate::volumes::open::OpenVolume;
 impl OpenVolume {
     /// The file system under it, as it was seen last.
     pub(crate) fn host_room(&self) -> Option<api::HostRoom> {
-        self.host.shown()
+        let mut room = self.host.shown()?;
+        if let Some(more) = self.backed.as_ref().and_then(|backed| backed.cache_may_take()) {
+            room.unwritten_bytes = more;
+        }
+        Some(room)
     }
 
     /// Checks the free space of the file system under it.

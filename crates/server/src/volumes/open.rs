@@ -194,6 +194,7 @@ impl OpenVolume {
                 clear_beginning(part)?;
             }
         }
+        self.remove_cache(folder);
         self.under.as_ref().map_or(Ok(()), Under::clear)?;
         // A failed one is not used again.
         self.log_in_use().map_or(Ok(()), |log| clear_beginning(&log.device))

@@ -238,6 +238,9 @@ impl Volumes {
             let fills = Arc::downgrade(&open);
             let ending = move || fills.upgrade().is_none_or(|open| open.ending.load(Ordering::Acquire));
             open.threads.lock().extend(backed.fill(name, ending)?);
+            let room = Arc::downgrade(&open);
+            let ending = move || room.upgrade().is_none_or(|open| open.ending.load(Ordering::Acquire));
+            open.threads.lock().extend(backed.keep_room(name, &open.volume, ending)?);
         }
         if open.hooks.were_cut() {
             // On its own thread: it may take as long as the command, which must not keep the volume

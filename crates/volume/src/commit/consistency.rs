@@ -79,7 +79,9 @@ impl Volume {
         self.refuse_early(commit, &rider)?;
         let outcome = self.commit_or_wait(commit, rider);
         if outcome.is_ok() {
-            self.state.lock().note_room();
+            let mut state = self.state.lock();
+            state.note_room();
+            state.note_reach();
         }
         outcome
     }

@@ -120,6 +120,13 @@ impl Releases {
         free
     }
 
+    /// Whether blocks wait for such a reader.
+    pub(crate) fn waits_for(&self, is_one: impl Fn(&Reader) -> bool) -> bool {
+        let waits =
+            |release: &Release| release.readers.iter().any(|reader| reader.is_alive() && is_one(reader));
+        self.list.iter().any(|release| !release.blocks.is_empty() && waits(release))
+    }
+
     /// Forgets everything; returns the readers that were waited for.
     pub(crate) fn clear(&mut self) -> Vec<Reader> {
         std::mem::take(&mut self.list).into_iter().flat_map(|release| release.readers).collect()

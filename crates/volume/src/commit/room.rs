@@ -1,5 +1,5 @@
 //! Consistency points that find no room below: on the file system of a sparse file, or in a
-//! history.
+//! history. And those that cannot read a block, as the network that it comes from is away.
 //!
 //! Nothing has failed then, and accepted changes are in memory. Blocks wait for places again
 //! ([`Volume::place`]), and no other change is accepted until there is room
@@ -8,6 +8,8 @@
 //! 1. *Before the superblock* the work of the consistency point is undone, except that its
 //!    generation stays frozen ([`Left`]). The next one commits it first, without a rider: the rider
 //!    of the first one was refused, and is not applied later.
+//!    So is one that cannot read a block over a network now. It is tried again every second, and
+//!    changes and flushes continue meanwhile, as far as memory and the log have room.
 //! 2. *At the superblock* it is unknown whether a slot has it. A consistency point without a rider
 //!    is kept as it is ([`Sealed`]) and written again before anything else. Any other ends the
 //!    volume.
@@ -80,7 +82,9 @@ impl Volume {
         };
         let moves_log = matches!(rider, Rider::Log(_));
         let outcome = self.commit_locked(commit, rider);
-        if matches!(outcome, Err(VolumeError::NoRoomBelow)) && commit.sealed.is_none() {
+        let waits =
+            |error: &VolumeError| matches!(error, VolumeError::NoRoomBelow) || error.is_out_of_reach();
+        if outcome.as_ref().is_err_and(waits) && commit.sealed.is_none() {
             if moves_log {
                 self.log.lock().stay();
             }
@@ -102,6 +106,8 @@ impl Volume {
             let mut state = self.state.lock();
             if matches!(reason, VolumeError::NoRoomBelow) {
                 state.note_no_room(self.clock.monotonic());
+            } else if reason.is_out_of_reach() {
+                state.note_out_of_reach(self.clock.monotonic(), reason);
             } else if state.frozen.is_some() || matches!(reason, VolumeError::Device(_)) {
                 // Any other failure after the freeze must not be retried as if nothing had
                 // happened. Without changes to freeze a snapshot's table and the superblock are

@@ -134,6 +134,12 @@ impl UsedMap {
         self.regions.get(region).is_none_or(|region| region.is_used(bit))
     }
 
+    /// 64 bits; those past the end are set.
+    pub(crate) fn word(&self, number: u64) -> u64 {
+        let (region, bit) = place(Vbn(number.saturating_mul(64)));
+        self.regions.get(region).map_or(u64::MAX, |region| region.word((bit / 64) as usize))
+    }
+
     /// Marks a block; true if it was free.
     pub(crate) fn set(&mut self, vbn: Vbn) -> bool {
         let was_free = !self.get(vbn);

@@ -144,6 +144,9 @@ pub(crate) struct State {
     /// Set when the layer below has no room for an accepted change: the monotonic time of the last
     /// attempt. No other change is accepted meanwhile.
     pub(crate) lacks_room: Option<Duration>,
+    /// Set when a consistency point could not read a block over a network: the monotonic time of
+    /// the last attempt. Its generation stays frozen, and it is tried again.
+    pub(crate) out_of_reach: Option<Duration>,
     /// How often a write found no room below: blocks that were in flight then wait for a place
     /// again.
     pub(crate) room_failures: u64,
@@ -207,6 +210,21 @@ impl State {
             tracing::warn!(
                 "the file system below the volume has no room left: the volume takes no writes until there is some"
             );
+        }
+    }
+
+    /// A consistency point could not read a block over a network. It is undone, so this does not
+    /// latch.
+    pub(crate) fn note_out_of_reach(&mut self, now: Duration, reason: &VolumeError) {
+        if self.out_of_reach.replace(now).is_none() {
+            tracing::warn!(%reason, "a consistency point waits for a block that cannot be reached now");
+        }
+    }
+
+    /// A consistency point was made.
+    pub(crate) fn note_reach(&mut self) {
+        if self.out_of_reach.take().is_some() {
+            tracing::info!("a consistency point that waited for a block is made");
         }
     }
 

@@ -15,7 +15,7 @@ use cairn_format::LogEntry;
 
 use crate::error::VolumeError;
 use crate::known_files::ROOT_DIRECTORY;
-use crate::limits::{INODE_COST, PLACE_BLOCKS, PUNCH_BLOCKS, SPACE_ROUNDS};
+use crate::limits::{HOLD_INTERVAL, INODE_COST, PLACE_BLOCKS, PUNCH_BLOCKS, ROOM_INTERVAL, SPACE_ROUNDS};
 use crate::locks::MutexGuard;
 use crate::memory::number_hash::NumberSet;
 use crate::memory::overlay::{Arrival, Flight, Unlogged};
@@ -336,14 +336,23 @@ impl Volume {
     /// Whether there is room in memory for another change.
     pub(crate) fn has_memory_for_change(&self, state: &State) -> bool {
         state.open.unplaced + state.flying <= self.memory.dirty_blocks
+            && !self.holds_back(state)
             && state.open.weight() <= self.memory.changes_hard
     }
 
-    /// Waits until there is room in memory for another change.
+    /// Whether the device below lets no writes of clients in.
+    fn holds_back(&self, state: &State) -> bool {
+        self.held_back.get().is_some_and(|takes| !takes(state.open.unplaced + state.flying))
+    }
+
+    /// Waits until there is room in memory for another change, and the device below takes it.
     fn admit_to_memory(self: &Arc<Self>) -> Result<MutexGuard<'_, State>, VolumeError> {
         loop {
             let mut state = self.lock_for_change()?;
-            if state.open.unplaced + state.flying > self.memory.dirty_blocks {
+            if self.holds_back(&state) {
+                // No event tells of room in the device.
+                self.settled.wait_for(&mut state, HOLD_INTERVAL);
+            } else if state.open.unplaced + state.flying > self.memory.dirty_blocks {
                 if state.open.unplaced > 0 {
                     drop(state);
                     self.place(PLACE_BLOCKS, u64::MAX)?;
@@ -352,11 +361,17 @@ impl Volume {
                 }
             } else if state.open.weight() <= self.memory.changes_hard {
                 return Ok(state);
+            } else if state.out_of_reach.is_some() {
+                // It is tried again in the background.
+                self.settled.wait_for(&mut state, HOLD_INTERVAL);
             } else if state.frozen.is_some() {
                 self.settled.wait(&mut state);
             } else {
                 drop(state);
-                self.consistency_point()?;
+                match self.consistency_point() {
+                    Err(error) if error.is_out_of_reach() => {}
+                    outcome => drop(outcome?),
+                }
             }
         }
     }
@@ -503,6 +518,28 @@ impl Volume {
     /// [`VolumeError::NoRoomBelow`]: they are in memory still, and a later flush may make them
     /// durable. After any other nothing is promised for them, and the volume takes no more writes.
     pub fn flush(self: &Arc<Self>) -> Result<(), VolumeError> {
+        loop {
+            match self.flush_once(true) {
+                // The log is full, and the consistency point that empties it waits for a block.
+                Err(error) if error.is_out_of_reach() => {
+                    let mut state = self.state.lock();
+                    state.check_open()?;
+                    self.settled.wait_for(&mut state, ROOM_INTERVAL);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// As [`Volume::flush`], only by the log.
+    ///
+    /// # Errors
+    /// As [`Volume::flush`]; [`VolumeError::NoSpace`] if the log has no room.
+    pub(crate) fn write_to_log(self: &Arc<Self>) -> Result<(), VolumeError> {
+        self.flush_once(false)
+    }
+
+    fn flush_once(self: &Arc<Self>, commits: bool) -> Result<(), VolumeError> {
         let cut = {
             let state = self.state.lock();
             state.check_open()?;
@@ -564,7 +601,7 @@ impl Volume {
         if has_failed {
             return self.leave_failed_log();
         }
-        self.consistency_point().map(drop)
+        if commits { self.consistency_point().map(drop) } else { Err(VolumeError::NoSpace) }
     }
 }
 

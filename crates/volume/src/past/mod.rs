@@ -8,6 +8,7 @@
 //! 3. A since map may have more blocks than came since its beginning, but never fewer.
 
 pub(crate) mod clones;
+pub(crate) mod evictable;
 pub(crate) mod names;
 pub(crate) mod since;
 pub(crate) mod since_map;

@@ -173,7 +173,8 @@ fn memory_stays_small() {
     let tib = 1 << 28;
     let regions = (0..(tib / REGION) as u32).map(|region| (region, 4 << 20));
     let presence = cairn_device::MemoryDevice::new(presence_bytes(tib));
-    BackedDevice::create(&presence, (VOLUME, ImageId([3; 16]), tib), [1; 16], regions).expect("created");
+    BackedDevice::create(&presence, (VOLUME, first(ImageId([3; 16])), tib), [1; 16], regions)
+        .expect("created");
     let there = there(BLOCKS, Model::new());
     let parts = BackedParts {
         local: Arc::new(cairn_device::MemoryDevice::new(local_bytes(tib))),
@@ -181,6 +182,7 @@ fn memory_stays_small() {
         source: Switched::new(&there),
         workers: Arc::new(Alone),
         space_at: LABEL * BLOCK,
+        cache: None,
     };
     let device = BackedDevice::open(parts, VOLUME, ImageId([3; 16])).expect("opened");
     for region in 0..PARTIAL_MAX as u64 {

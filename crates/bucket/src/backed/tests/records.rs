@@ -24,6 +24,7 @@ fn wrong_files_are_refused_by_name() {
         source: source.clone(),
         workers: Arc::new(Alone),
         space_at: LABEL * BLOCK,
+        cache: None,
     };
     let other = BackedDevice::open(parts(local_bytes(BLOCKS)), VOLUME, ImageId([4; 16]));
     assert!(matches!(other, Err(BackedError::Other { .. })));
@@ -32,10 +33,10 @@ fn wrong_files_are_refused_by_name() {
     let short = BackedDevice::open(parts(local_bytes(BLOCKS) - BLOCK), VOLUME, there.image);
     assert!(matches!(short, Err(BackedError::LocalTooSmall { .. })));
     let mut head = presence().read(0, BLOCK_SIZE as u32).expect("read").to_vec();
-    head[8] = 2;
+    head[8] = 3;
     presence().write_from(0, &head).expect("written");
     let newer = BackedDevice::open(parts(local_bytes(BLOCKS)), VOLUME, there.image);
-    assert!(matches!(newer, Err(BackedError::Newer { version: 2 })));
+    assert!(matches!(newer, Err(BackedError::Newer { version: 3 })));
     (head[8], head[40]) = (1, head[40] ^ 1);
     presence().write_from(0, &head).expect("written");
     let damaged = BackedDevice::open(parts(local_bytes(BLOCKS)), VOLUME, there.image);

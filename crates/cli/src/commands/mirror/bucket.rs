@@ -34,11 +34,14 @@ impl Serialize for Both {
 pub(super) fn run(command: Mirror, client: &Client, output: Output) -> Result<Option<Mirror>, Failure> {
     let is_one = |name: &str| name.contains(':');
     match command {
-        Mirror::Create { volume, bucket, every, when, rpo, link, beneath, .. } if bucket.to.is_some() => {
+        Mirror::Create { volume, bucket, every, continuous, when, rpo, link, beneath, .. }
+            if bucket.to.is_some() =>
+        {
             if beneath.history.is_some() {
                 return Err(usage("a mirror in a bucket has no history", "leave out --history"));
             }
-            create(volume, &bucket, (every.map(super::ms), rpo.map(super::ms)), when, link, client, output)?;
+            let times = (every.map(super::ms), continuous, rpo.map(super::ms));
+            create(volume, &bucket, times, when, link, client, output)?;
         }
         Mirror::Show { name } | Mirror::Status { name: Some(name) } if is_one(&name) => {
             output.show(&find(&name, client)?, show);
@@ -66,19 +69,15 @@ pub(super) fn run(command: Mirror, client: &Client, output: Output) -> Result<Op
         Mirror::Set { name, every, when, rpo, link, keep, continuous, stall, hold, no_hold }
             if is_one(&name) =>
         {
-            if continuous
-                || stall.is_some()
-                || hold
-                || no_hold
-                || when.lock.is_some()
-                || when.lock_key.is_some()
-            {
-                let next = "use --every, --cron, --zone, --rpo, --limit and the --keep options";
+            if stall.is_some() || hold || no_hold || when.lock.is_some() || when.lock_key.is_some() {
+                let next = "use --every, --cron, --continuous, --zone, --rpo, --limit and the --keep options";
                 return Err(usage("a mirror in a bucket has no such setting", next));
             }
             let limit = limit_of(link)?;
             let mirror = find(&name, client)?;
+            let times = every.is_some() || when.cron.is_some();
             let request = api::SetBucketMirror {
+                continuous: (continuous || times).then_some(continuous),
                 every_ms: every.map(super::setting),
                 cron: when.cron,
                 zone: when.zone,
@@ -209,7 +208,7 @@ fn limit_of(link: Link) -> Result<Option<String>, Failure> {
 fn create(
     volume: String,
     bucket: &IntoBucket,
-    (every_ms, rpo_ms): (Option<u64>, Option<u64>),
+    (every_ms, continuous, rpo_ms): (Option<u64>, bool, Option<u64>),
     when: MirrorWhen,
     link: Link,
     client: &Client,
@@ -221,6 +220,7 @@ fn create(
         to: bucket.to.clone().unwrap_or_default(),
         every_ms,
         cron: when.cron,
+        continuous,
         zone: when.zone,
         rpo_ms,
         keep: kept(&bucket.keep, api::Keep::default()),
@@ -494,6 +494,7 @@ fn lag(mirror: &api::BucketMirror) -> String {
 fn rhythm(mirror: &api::BucketMirror) -> String {
     match &mirror.cron {
         Some(cron) => format!("{cron} {}", mirror.zone.as_deref().unwrap_or("UTC")),
+        None if mirror.continuous => "continuous".to_owned(),
         None => interval(mirror.every_ms),
     }
 }

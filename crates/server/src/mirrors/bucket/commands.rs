@@ -79,12 +79,8 @@ impl BucketMirrors {
         if open.is_destination() {
             return Err(BucketMirrorError::NotASource { volume: request.volume.clone() }.into());
         }
-        // Its rules could expire the image that the volume still reads.
-        if !open.is_local() {
-            return Err(ServerError::Invalid {
-                fault: "the volume still reads blocks of an image in a bucket",
-                next: "wait until `cairn volume show` says that all of it is local, then create the mirror",
-            });
+        if open.is_read_only_image() {
+            return Err(BucketMirrorError::NotASource { volume: request.volume.clone() }.into());
         }
         let is_there = |mirror: &&Arc<BucketMirror>| {
             let same_id =
@@ -136,6 +132,11 @@ impl BucketMirrors {
 
 /// The schedule of a request.
 fn when_of(request: &api::CreateBucketMirror) -> Result<When, ServerError> {
+    if request.continuous {
+        let times = request.every_ms.is_some() || request.cron.is_some();
+        let when = When::default().changed(None, None, request.zone.as_deref())?;
+        return when.continuously(Some(true), times);
+    }
     if request.every_ms == Some(0) {
         return Err(ServerError::Invalid {
             fault: "the interval is 0",
@@ -216,7 +217,11 @@ impl Server {
         let keep = request.keep.unwrap_or(super::document::KEEP);
         let kept = [keep.last, keep.hourly, keep.daily, keep.weekly, keep.monthly, keep.yearly];
         let load = ImageLoad {
-            every_seconds: when.every_ms.map_or(86_400, |every| (every / 1000).max(1)),
+            every_seconds: match when.continuous {
+                // At most, while the volume changes all the time.
+                true => request.rpo_ms.map_or(1, |lag| (lag / 2000).max(1)),
+                false => when.every_ms.map_or(86_400, |every| (every / 1000).max(1)),
+            },
             changed_bytes: 0,
             changed_regions: 0,
             put_bytes: 0,
@@ -305,7 +310,9 @@ impl Server {
         let (resumed, replanned) = mirrors.change(&mirror, |document| {
             let before = (document.paused, document.when.clone());
             let (cron, zone) = (set.cron.as_deref(), set.zone.as_deref());
-            document.when = document.when.changed(set.every_ms, cron, zone)?;
+            let times = set.every_ms.is_some_and(|every| every > 0) || cron.is_some_and(|cron| cron != "off");
+            let when = document.when.changed(set.every_ms, cron, zone)?;
+            document.when = when.continuously(set.continuous, times)?;
             document.rpo_ms = set.rpo_ms.map_or(document.rpo_ms, |rpo| Some(rpo).filter(|rpo| *rpo > 0));
             document.keep = set.keep.unwrap_or(document.keep);
             if let Some(limit) = &set.limit {
@@ -367,6 +374,7 @@ impl Server {
     pub(crate) fn delete_bucket_mirror(&self, id: &str) -> Result<api::DeletedBucketMirror, ServerError> {
         let mirrors = &self.bucket_mirrors;
         let mirror = mirrors.get(id)?;
+        mirrors.refuse_home(&mirror)?;
         {
             let mut live = mirror.live.lock();
             live.retired = true;
@@ -384,6 +392,7 @@ impl Server {
     /// Begins to delete the images of a mirror, and then the mirror.
     pub(crate) fn purge_bucket_mirror(&self, id: &str) -> Result<api::Job, ServerError> {
         let mirror = self.bucket_mirrors.get(id)?;
+        self.bucket_mirrors.refuse_home(&mirror)?;
         mirror.settle()?;
         self.bucket_mirrors.start(&mirror, "mirror purge", |mirrors, mirror, open, progress| {
             let held = mirror.holding.lock().take();

@@ -29,7 +29,7 @@ struct Facts<'a> {
 }
 
 /// The age of the first change that an image does not have; 0 without one.
-fn lag_of(volume: &Volume, image: &Image) -> Duration {
+pub(super) fn lag_of(volume: &Volume, image: &Image) -> Duration {
     let entries = volume.snapshot_entries();
     let is_it = |entry: &&cairn_format::SnapshotEntry| {
         entry.id.0 == image.number && entry.root.created == image.taken()
@@ -88,6 +88,7 @@ impl BucketMirrors {
             rpo_ms: document.rpo_ms,
             over_rpo,
             every_ms: document.when.every_ms,
+            continuous: document.when.continuous,
             cron: document.when.cron,
             zone: document.when.zone,
             paused: document.paused,

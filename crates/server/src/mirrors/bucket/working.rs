@@ -16,6 +16,7 @@ use cairn_format::SnapshotEntry;
 use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{Volume, VolumeError};
 
+use super::continuous;
 use super::document::{Claim, Image};
 use super::error::{BucketMirrorError, Stopped};
 use super::rounds::{Consequence, GRACE, LOOK_EVERY, Task, claims_after, consequence, due, retry_ms};
@@ -156,7 +157,7 @@ impl BucketMirrors {
             // The resumed image is as old as the interrupted update.
             outcome = self.update(mirror, open, &mut holding, progress);
         }
-        let outcome = outcome.and_then(|_| self.keep_up(mirror, &mut holding, progress));
+        let outcome = outcome.and_then(|_| self.keep_up(mirror, open, &mut holding, progress));
         let gives_up = outcome.as_ref().err().map(Failure::consequence);
         if !matches!(gives_up, Some(Consequence::Stop(_) | Consequence::Retry { anew: true })) {
             *held = Some(holding);
@@ -240,14 +241,17 @@ impl BucketMirrors {
                 holding.looked = now;
             }
             self.note_image(mirror, holding, last(true), &repairs)?;
-            self.release(mirror, volume, &prefix, base.map(|base| base.id))?;
+            self.move_on(mirror, open, &holding.owner)?;
+            self.release(mirror, open, &prefix, base.map(|base| base.id))?;
             return Ok(false);
         }
         let (target, resumes) =
             self.target(mirror, open, (prefix.as_str(), &own[..]), base.map(|base| base.id))?;
         volume.hold_snapshot(target, true)?;
         let stale: Vec<SnapshotId> = own.iter().map(|(entry, _)| entry.id).collect();
-        let is_stale = |id: &SnapshotId| *id != target && Some(*id) != base.map(|base| base.id);
+        let read = self.reads_image(mirror, open).map(|(_, number)| SnapshotId(number));
+        let is_stale =
+            |id: &SnapshotId| *id != target && Some(*id) != base.map(|base| base.id) && Some(*id) != read;
         let_go(volume, &stale.into_iter().filter(is_stale).collect::<Vec<_>>())?;
         progress.phase("transferring");
         mirror.set_pace(self.now_ms());
@@ -278,13 +282,15 @@ impl BucketMirrors {
             ..last(false)
         };
         self.note_image(mirror, holding, last, &repairs)?;
+        // Before the snapshot goes that the device has read from.
+        self.move_on(mirror, open, &holding.owner)?;
         if updated.resumed > 0 {
             progress.note(format!(
                 "{} region(s) of an interrupted update were there and were not sent again",
                 updated.resumed
             ));
         }
-        self.release(mirror, volume, &prefix, Some(target))?;
+        self.release(mirror, open, &prefix, Some(target))?;
         Ok(resumes)
     }
 
@@ -336,17 +342,20 @@ impl BucketMirrors {
         })
     }
 
-    /// Releases the snapshots of a mirror but the base of its next update.
+    /// Releases the snapshots of a mirror but the base of its next update, and the one of the image
+    /// that the volume still reads from.
     fn release(
         &self,
         mirror: &BucketMirror,
-        volume: &Arc<Volume>,
+        open: &OpenVolume,
         prefix: &str,
         base: Option<SnapshotId>,
     ) -> Result<(), VolumeError> {
+        let volume = &open.volume;
         let own = own_snapshots(volume, prefix);
-        let over: Vec<SnapshotId> =
-            own.iter().map(|(entry, _)| entry.id).filter(|id| Some(*id) != base).collect();
+        let read = self.reads_image(mirror, open).map(|(_, number)| SnapshotId(number));
+        let is_over = |id: &SnapshotId| Some(*id) != base && Some(*id) != read;
+        let over: Vec<SnapshotId> = own.iter().map(|(entry, _)| entry.id).filter(is_over).collect();
         if !over.is_empty() {
             tracing::debug!(mirror = mirror.name(), count = over.len(), "releases snapshots");
         }
@@ -357,6 +366,7 @@ impl BucketMirrors {
     fn keep_up(
         &self,
         mirror: &BucketMirror,
+        open: &OpenVolume,
         holding: &mut Holding,
         progress: &Progress,
     ) -> Result<(), Failure> {
@@ -371,7 +381,8 @@ impl BucketMirrors {
             let objects = match task {
                 Task::Expire => {
                     progress.phase("expiring images");
-                    let expired = owner.expire(&keep, now, cancel)?;
+                    let held = self.reads_image(mirror, open).map(|(image, _)| image);
+                    let expired = owner.expire_but(held.as_slice(), &keep, now, cancel)?;
                     let swept = owner.sweep(GRACE, now, cancel)?;
                     for error in &swept.unreadable {
                         tracing::warn!(mirror = mirror.name(), %error, "an expired image is unreadable, so its regions stay until a search for orphans");
@@ -413,8 +424,10 @@ impl BucketMirrors {
     ) -> Result<(), ServerError> {
         let failure = match outcome {
             Ok(()) => {
+                let others = self.others_of(mirror);
                 let mut live = mirror.live.lock();
                 (live.problem, live.failures, live.retry_ms) = (None, 0, None);
+                live.others = others;
                 return Ok(());
             }
             Err(failure) => failure,
@@ -440,10 +453,17 @@ impl BucketMirrors {
                 live.problem = None;
             }
             Consequence::Retry { .. } => {
-                let is_planned = mirror.document.lock().when.next_ms(now_ms).is_some();
+                let (is_planned, continuous) = {
+                    let document = mirror.document.lock();
+                    (document.when.next_ms(now_ms).is_some(), document.when.continuous)
+                };
                 let mut live = mirror.live.lock();
                 live.failures = live.failures.saturating_add(1);
-                live.retry_ms = is_planned.then(|| retry_ms(live.failures, now_ms));
+                let retry_ms = match continuous {
+                    true => continuous::retry_ms(live.failures, now_ms),
+                    false => retry_ms(live.failures, now_ms),
+                };
+                live.retry_ms = is_planned.then_some(retry_ms);
                 live.problem = Some(error.body());
             }
         }

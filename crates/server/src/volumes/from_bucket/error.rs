@@ -1,5 +1,7 @@
 //! Errors of volumes that are opened from a bucket.
 
+use std::path::PathBuf;
+
 use cairn_api::ErrorKind;
 use cairn_base::ByteSize;
 use cairn_bucket::backed::BackedError;
@@ -68,6 +70,62 @@ pub enum FromBucketError {
         need: u64,
         /// Bytes.
         have: u64,
+    },
+    /// The cache is too small.
+    #[error("a cache of {} is too small", ByteSize(*bytes))]
+    CacheTooSmall {
+        /// As given.
+        bytes: u64,
+        /// The smallest one.
+        least: u64,
+    },
+    /// A cache is in a folder.
+    #[error("the cache disk {} is no folder", path.display())]
+    NotAFolder {
+        /// As given.
+        path: PathBuf,
+    },
+    /// The disk of the cache has no room for it.
+    #[error("the file system of {} has {} free, and the cache may take {}", path.display(), ByteSize(*free), ByteSize(*bytes))]
+    CacheDiskFull {
+        /// The folder.
+        path: PathBuf,
+        /// Bytes.
+        bytes: u64,
+        /// Bytes.
+        free: u64,
+    },
+    /// Blocks could not be evicted.
+    #[error("the file system of {} cannot punch holes into files, so nothing could be evicted", path.display())]
+    NoHoles {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The files of the cache are those of another volume.
+    #[error("the cache of `{volume}` has the blocks of another volume, {found}")]
+    OtherCache {
+        /// The volume.
+        volume: String,
+        /// The id that was found.
+        found: String,
+    },
+    /// The bucket has images of a volume with that name.
+    #[error("bucket `{bucket}` has images of another volume `{volume}`, made by {owner}")]
+    NameInUse {
+        /// The bucket.
+        bucket: String,
+        /// The name.
+        volume: String,
+        /// `VOLUME on SERVER`.
+        owner: String,
+    },
+    /// The mirror that a volume reads from stays.
+    #[error("volume `{volume}` reads blocks from the images of mirror {mirror}")]
+    IsHome {
+        /// The volume.
+        volume: String,
+        /// The mirror.
+        mirror: String,
     },
     /// It has no name to be used here.
     #[error("the bucket does not have the name of volume {volume}")]
@@ -142,9 +200,13 @@ impl FromBucketError {
             E::NoVolume { .. } | E::NoImage { .. } => ErrorKind::NotFound,
             E::SeveralVolumes { .. } | E::NotNewest { .. } | E::NoName { .. } => ErrorKind::Usage,
             E::Here { .. } => ErrorKind::Taken,
-            E::DevicesTooSmall { .. } => ErrorKind::TooSmall,
+            E::DevicesTooSmall { .. } | E::CacheTooSmall { .. } | E::CacheDiskFull { .. } => {
+                ErrorKind::TooSmall
+            }
+            E::NotAFolder { .. } | E::NoHoles { .. } => ErrorKind::Usage,
+            E::OtherCache { .. } | E::NameInUse { .. } => ErrorKind::Taken,
             E::ReadOnly { .. } => ErrorKind::WrongRole,
-            E::Needed { .. } => ErrorKind::Busy,
+            E::Needed { .. } | E::IsHome { .. } => ErrorKind::Busy,
             E::Away { .. } => ErrorKind::PeerUnreachable,
             E::Images { source, .. } => images_kind(source),
             E::Table => ErrorKind::Damaged,
@@ -182,6 +244,23 @@ impl FromBucketError {
             E::DevicesTooSmall { .. } => {
                 "name more or larger devices with --device, or leave it out for a sparse file".into()
             }
+            E::CacheTooSmall { least, .. } => {
+                format!("give a --cache-size of at least {}", ByteSize(*least))
+            }
+            E::NotAFolder { .. } => {
+                "make a file system on the disk, mount it, and give a folder of it with --cache-disk".into()
+            }
+            E::CacheDiskFull { .. } => "free space there, or give a smaller --cache-size".into(),
+            E::NoHoles { .. } => "choose a folder on ext4, XFS or Btrfs with --cache-disk".into(),
+            E::OtherCache { volume, .. } => format!(
+                "bring back the cache of `{volume}`; without it, delete the volume and open it from the bucket again, which loses what the last image lacks"
+            ),
+            E::NameInUse { bucket, volume, .. } => format!(
+                "choose another name; or continue that volume with `cairn volume open {bucket}:{volume}`"
+            ),
+            E::IsHome { volume, .. } => format!(
+                "delete the volume first with `cairn volume delete {volume}`; its images stay in the bucket"
+            ),
             E::NoName { .. } => "choose a name with --as".into(),
             E::ReadOnly { volume } => {
                 format!("to write, delete `{volume}` and open it without --read-only: that fences its owner")

@@ -10,15 +10,17 @@ use std::sync::Arc;
 
 use cairn_base::{SnapshotId, Timestamp, VolumeId};
 use cairn_bucket::Use;
-use cairn_bucket::backed::{BackedDevice, presence_bytes};
+use cairn_bucket::backed::{BackedDevice, Base, presence_bytes};
 use cairn_bucket::images::{
-    BucketImages, ImageLabel, ImageReader, ImagesError, VolumeInBucket, label_of, snapshots_of, volumes,
+    BucketImages, ImageLabel, ImageReader, ImagesError, Owner, VolumeInBucket, label_of, snapshots_of,
+    volumes,
 };
 use cairn_device::FileDevice;
 use cairn_format::SnapshotEntry;
 use cairn_format::layout::{SPACE_BLOCKS_MAX, SPACE_BLOCKS_MIN};
 use cairn_volume::{FormatOptions, ReceivedImage, Role, Volume};
 
+use super::cache::CacheWish;
 use super::error::FromBucketError;
 use super::{Backed, FromBucket, LateSource, Opened, images_of, record_error, record_path};
 use crate::buckets::{OpenBucket, store_error};
@@ -47,7 +49,14 @@ pub(super) struct Wanted<'a> {
     pub(super) read_only: bool,
     pub(super) devices: &'a [String],
     pub(super) fill_bytes: Option<u64>,
+    /// Its devices are a cache.
+    pub(super) cache: Option<&'a CacheWish>,
+    /// Writes the mirror that continues the images into its folder.
+    pub(super) beside: Option<&'a Beside<'a>>,
 }
+
+/// Writes further documents into the folder of a volume whose images were claimed.
+pub(super) type Beside<'a> = dyn Fn(&Path, &Owner) -> Result<(), ServerError> + 'a;
 
 /// An error of images in a bucket.
 pub(super) fn images_error(bucket: &str) -> impl Fn(ImagesError) -> ServerError + '_ {
@@ -148,6 +157,8 @@ impl Wanted<'_> {
             read_only: self.read_only,
             epoch: None,
             fill_bytes: self.fill_bytes,
+            cache_bytes: self.cache.map(|cache| cache.bytes),
+            lag_ms: self.cache.map(|cache| cache.lag_ms),
         }
     }
 }
@@ -205,6 +216,7 @@ impl Volumes {
                 if let Some(from) = &mut document.from_bucket {
                     from.epoch = Some(owner.epoch());
                 }
+                wanted.beside.map_or(Ok(()), |write| write(nursery.as_path(), &owner))?;
                 Ok(Some((parts, document)))
             });
             let put = made.and_then(|made| {
@@ -246,7 +258,7 @@ impl Volumes {
     }
 
     /// Opens a volume that has its place.
-    fn serve_image(&self, name: &str, parts: Parts) -> Result<Arc<OpenVolume>, ServerError> {
+    pub(super) fn serve_image(&self, name: &str, parts: Parts) -> Result<Arc<OpenVolume>, ServerError> {
         let entry = match self.start(name, parts) {
             Ok(open) => {
                 // No mirror would use their maps.
@@ -267,7 +279,7 @@ impl Volumes {
         self.get(name)
     }
 
-    fn clear_unopened(&self, nursery: &Path) -> Result<(), ServerError> {
+    pub(super) fn clear_unopened(&self, nursery: &Path) -> Result<(), ServerError> {
         making::take_back_made(nursery);
         match fs::remove_dir_all(nursery) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -296,7 +308,10 @@ impl Volumes {
         let image = received(table)?;
         let role = if wanted.read_only { Role::Destination } else { Role::Normal };
         let options = FormatOptions { id: wanted.there.id, blocks: label.blocks, role };
-        let (paths, devices) = self.take_devices(Some(label.blocks), role, wanted.devices, nursery)?;
+        let (paths, devices) = match wanted.cache {
+            Some(cache) => cache.make_files(Volume::device_bytes(label.blocks, role), nursery)?,
+            None => self.take_devices(Some(label.blocks), role, wanted.devices, nursery)?,
+        };
         let local = whole(&devices);
         let (need, have) = (Volume::device_bytes(label.blocks, role), local.geometry().length);
         if have < need {
@@ -311,12 +326,14 @@ impl Volumes {
         state::save(&nursery.join("volume.json"), &document)?;
         let failed = record_error(name);
         let record = FileDevice::create(record_path(nursery), presence_bytes(label.blocks))?;
-        let of = (wanted.there.id, label.id, label.blocks);
+        let target = image.snapshots.iter().find(|entry| entry.id == image.target);
+        let target = target.ok_or_else(|| from_bucket(FromBucketError::Table))?;
+        let of = (wanted.there.id, Base::of(label.id, target), label.blocks);
         BackedDevice::create(&record, of, random_bytes(), reader.regions()).map_err(&failed)?;
         let buckets = self.buckets.as_ref().ok_or(ServerError::Bug)?;
         // It has the patience of a volume, not that of a job.
         let bucket = buckets.open_for_volume(&wanted.bucket.name)?;
-        let opened = Opened::new(bucket, wanted.there.id, label.id, Some(reader));
+        let opened = Opened::new(bucket, wanted.there.id, Some(reader));
         let from = wanted.document(&label);
         let source = LateSource::new(name, &from, Some(buckets.clone()), Some(opened));
         let backed = Backed::over(name, &from, local.clone(), Arc::new(record), source)?;
