@@ -44,6 +44,7 @@ use crate::work::jobs::{Jobs, Progress};
 mod commands;
 mod document;
 pub(crate) mod error;
+mod overdue;
 mod rounds;
 mod show;
 mod verify;
@@ -95,6 +96,8 @@ struct Live {
     cancel: Option<Arc<AtomicBool>>,
     /// The round that begins is cancelled.
     cancels: bool,
+    /// The next round looks for another owner even if nothing has changed: a user asked for it.
+    looks: bool,
     /// It was deleted: no round begins, and nothing is saved.
     retired: bool,
     next_ms: Option<u64>,
