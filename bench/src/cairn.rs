@@ -169,6 +169,18 @@ impl Cairn {
         serde_json::from_str(body).with_context(|| format!("{method} {path}: {body}"))
     }
 
+    /// The text that the server gives at a path.
+    pub(crate) fn text(&self, path: &str) -> Result<String> {
+        let mut stream = UnixStream::connect(self.data.join("control.sock"))?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: cairn\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("no answer of HTTP")?;
+        ensure!(head.starts_with("HTTP/1.0 2") || head.starts_with("HTTP/1.1 2"), "{path}: {head}");
+        Ok(body.to_owned())
+    }
+
     /// Makes the volume with a LUN `db`.
     pub(crate) fn make_lun(&self, volume_bytes: u64, lun_bytes: u64) -> Result<()> {
         self.cli(&["volume", "create", VOLUME, "--size", &volume_bytes.to_string()])?;

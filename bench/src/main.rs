@@ -8,6 +8,7 @@
 //! everything runs. `--compressed` is for `response`, which makes intervals thirty times shorter by
 //! default.
 
+mod bucket_rows;
 mod cairn;
 mod continuous_rows;
 mod files_rows;
@@ -30,6 +31,7 @@ mod response_rows;
 mod served_rows;
 mod snapshot_peers;
 mod snapshot_rows;
+mod stores;
 mod trace_rows;
 mod tree;
 mod volume_rows;
@@ -139,6 +141,11 @@ const TABLES: &[Table] = &[
         physical_rows::physical,
     ),
     ("image", "image dump and restore next to what reads and writes the same device", image_rows::image),
+    (
+        "bucket",
+        "dumps, mirrors and volumes in a bucket next to s5cmd, rclone and restic",
+        bucket_rows::bucket,
+    ),
     ("files", "many small files and a large one through FUSE; BSD dump and restore", files_rows::files),
     ("names", "a million names in one directory, in the engine and through FUSE", names_rows::names),
     ("postmark", "PostMark and dbench on a mount, next to fuse2fs, ext4 and btrfs", postmark_rows::postmark),

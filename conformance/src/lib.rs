@@ -20,6 +20,7 @@ mod relay;
 mod scenario;
 mod scenarios;
 mod server;
+mod store;
 
 pub use program::find_cairn;
 pub use scenario::{Facts, Scenario, Verdict, World};

@@ -54,8 +54,13 @@ fn wishes() -> Result<Option<Wishes>> {
         [name, rounds] => (name, Some(rounds.parse().context("ROUNDS is a number")?)),
         _ => return Ok(None),
     };
-    let scenarios: Vec<_> =
+    let mut scenarios: Vec<_> =
         SCENARIOS.iter().filter(|scenario| name == "all" || scenario.name == name).collect();
+    if scenarios.is_empty() {
+        // A family, such as `buckets`.
+        let of_family = |scenario: &&Scenario| scenario.name.starts_with(&format!("{name}-"));
+        scenarios = SCENARIOS.iter().filter(of_family).collect();
+    }
     if scenarios.is_empty() {
         bail!("there is no scenario {name}\n{}", usage());
     }

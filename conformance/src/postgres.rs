@@ -125,11 +125,16 @@ impl Postgres {
         process.succeeds()
     }
 
+    /// The acknowledged rows that are there.
+    pub(crate) fn rows(&self) -> Result<HashSet<u64>> {
+        let rows = self.sql("select id from acknowledged")?;
+        Ok(rows.lines().map(str::parse).collect::<Result<_, _>>()?)
+    }
+
     /// Checks that every required row exists, that no unsent row does, and that pgbench's
     /// invariants hold.
     pub(crate) fn compare(&self, ledger: &Ledger, must_have: &[u64]) -> Result<u64> {
-        let rows = self.sql("select id from acknowledged")?;
-        let rows = rows.lines().map(str::parse).collect::<Result<HashSet<u64>, _>>()?;
+        let rows = self.rows()?;
         let missing: Vec<_> = must_have.iter().filter(|id| !rows.contains(id)).collect();
         if !missing.is_empty() {
             bail!(

@@ -201,6 +201,15 @@ impl Cairn {
         Ok(connect(&self.socket(), export)?)
     }
 
+    /// The log must not report a panic. Losing a volume to another server is an error in it.
+    pub(crate) fn has_not_panicked(&self) -> Result<()> {
+        let log = std::fs::read_to_string(&self.log)?;
+        match log.lines().find(|line| line.contains("panicked")) {
+            Some(line) => bail!("the log of the server reports: {line}"),
+            None => Ok(()),
+        }
+    }
+
     /// The log must not report a bug; other messages are fine.
     pub(crate) fn log_is_clean(&self) -> Result<()> {
         let log = std::fs::read_to_string(&self.log)?;

@@ -40,6 +40,18 @@ fn database_on_files_comes_up_from_the_mirror_at_its_last_image() {
 }
 
 #[test]
+fn database_comes_up_from_a_bucket_after_the_loss_of_its_machine() {
+    let facts = short::run("database-bucket", 1, false);
+    assert!(facts.is_none_or(|facts| facts.get("machines lost") == 1));
+}
+
+#[test]
+fn bucket_of_a_real_store_gives_back_each_image_and_fences_the_old_owner() {
+    let facts = short::run("buckets-versitygw", 6, false);
+    assert!(facts.is_none_or(|facts| facts.get("owners fenced") == 2));
+}
+
+#[test]
 fn database_over_iscsi_on_disks_that_remember_has_every_acknowledged_transaction_after_kills() {
     let facts = short::run("initiator", 2, false);
     assert!(facts.is_none_or(|facts| facts.get("kills that the initiator got over") == 2));

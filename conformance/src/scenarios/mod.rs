@@ -2,6 +2,7 @@
 //! tool imports a scenario.
 
 mod blocks;
+mod buckets;
 mod copies;
 mod crowd;
 mod database;
@@ -10,6 +11,7 @@ mod fio;
 mod fsx;
 mod full;
 mod initiator;
+mod lost_machine;
 mod rewind;
 mod rude;
 mod stalled;
@@ -61,6 +63,36 @@ pub const SCENARIOS: &[Scenario] = &[
         shows: "the same from the mirror of those files after failover",
         rounds: 50,
         run: |world, rounds| database::mirrored(world, rounds, On::Files),
+    },
+    Scenario {
+        name: "database-bucket",
+        shows: "the same on another server that opens the volume from a bucket, after the loss of the first machine",
+        rounds: 20,
+        run: lost_machine::run,
+    },
+    Scenario {
+        name: "buckets-versitygw",
+        shows: "dumps, mirrors and volumes in a bucket of VersityGW, with kills of server and store, and fencing",
+        rounds: 30,
+        run: |world, rounds| buckets::run(world, rounds, "versitygw"),
+    },
+    Scenario {
+        name: "buckets-minio",
+        shows: "the same in MinIO",
+        rounds: 30,
+        run: |world, rounds| buckets::run(world, rounds, "minio"),
+    },
+    Scenario {
+        name: "buckets-ceph",
+        shows: "the same in the gateway of Ceph",
+        rounds: 30,
+        run: |world, rounds| buckets::run(world, rounds, "ceph"),
+    },
+    Scenario {
+        name: "buckets-garage",
+        shows: "Garage, which takes dumps and must be refused for mirrors and volumes",
+        rounds: 30,
+        run: |world, rounds| buckets::run(world, rounds, "garage"),
     },
     Scenario {
         name: "initiator",

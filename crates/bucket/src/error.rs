@@ -223,10 +223,14 @@ impl StoreError {
                 "set the clock of this machine, for example with `timedatectl set-ntp true`".to_owned()
             }
             Trouble::Certificate => {
-                "pass the certificate of the authority that signed it, or correct the endpoint".to_owned()
+                "name the file of its authority: `cairn bucket add ... --ca FILE`; or correct the endpoint".to_owned()
             }
-            Trouble::Redirect(Some(region)) => format!("set the region of {place} to {region}"),
-            Trouble::Redirect(None) => format!("set the region or the endpoint of {place}"),
+            Trouble::Redirect(Some(region)) => {
+                format!("add the bucket again with its region: `cairn bucket add NAME {place} --region {region}`")
+            }
+            Trouble::Redirect(None) => format!(
+                "add the bucket again with its region or endpoint: `cairn bucket add NAME {place} --region REGION`"
+            ),
             Trouble::Archived => {
                 "restore the object from the archive at the store, and end the lifecycle rule that archives objects of this prefix".to_owned()
             }
@@ -253,6 +257,9 @@ impl StoreError {
                 format!("repeat the command later; if it stays, look at the log of the store at {place}")
             }
             Trouble::Server { .. } => format!("look the code up in the documentation of the store at {place}"),
+            Trouble::Unreachable(io::ErrorKind::InvalidData) => {
+                format!("check whether the endpoint of {place} begins with http:// or https://, then repeat the command")
+            }
             Trouble::Unreachable(_) => {
                 format!("check the endpoint of {place}, the network and the store, then repeat the command")
             }
@@ -348,9 +355,7 @@ impl fmt::Display for StoreError {
                 f.write_str("this machine does not trust the certificate of the endpoint")
             }
             Trouble::Redirect(Some(region)) => write!(f, "the bucket is in region {region}"),
-            Trouble::Redirect(None) => {
-                f.write_str("the bucket is in another region or behind another endpoint")
-            }
+            Trouble::Redirect(None) => f.write_str("the bucket is in another region, or at another endpoint"),
             Trouble::Archived => f.write_str("the store has moved the object to an archive class"),
             Trouble::Quota => f.write_str("the store has no room for it"),
             Trouble::SlowDown(_) => f.write_str("the store asks for fewer requests"),

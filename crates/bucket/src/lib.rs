@@ -2,7 +2,8 @@
 //! a bucket.
 //!
 //! [`Store`] has the verbs and their invariants. [`Directory`], [`Memory`] and [`Remote`] are
-//! drivers. [`Retrying`] waits failures out and resolves lost answers. [`seal::Sealed`] encrypts.
+//! drivers. [`Retrying`] waits failures out and resolves lost answers. [`Counted`] counts requests.
+//! [`seal::Sealed`] encrypts.
 //! [`probe`] measures the real behaviour of a store, and [`Abilities::allows`] reports the
 //! supported uses.
 //!
@@ -11,6 +12,7 @@
 mod abilities;
 pub mod backed;
 mod below;
+mod counted;
 mod date;
 mod directory;
 pub mod dumps;
@@ -32,6 +34,7 @@ mod workers;
 
 pub use abilities::{Abilities, Ability, Allowed, Found, Use, Verdict};
 pub use below::Below;
+pub use counted::{Counted, Request, Tally};
 pub use date::{parse_utc, utc};
 pub use directory::Directory;
 pub use error::{CredentialTrouble, KeyTrouble, StoreError, Trouble, Verb};

@@ -271,10 +271,20 @@ fn fenced_server_writes_nothing_more() {
     let after = objects(dir.path(), "images");
     assert_eq!(after, before, "it writes nothing");
 
+    // An owner that runs and has nothing to bring finds out when it is asked to update.
+    let third = other_server(dir.path(), "f");
+    third.good(&["mirror", "restore", "v", NAME]);
+    third.good(&["mirror", "create", "v", "--to", "offsite:", "--take-over"]);
+    refused_as_fenced(&other.run(&["mirror", "update", NAME, "--json"]));
+    third.good(&["mirror", "delete", NAME, "--yes"]);
+    third.good(&["volume", "delete", "v", "--yes"]);
+    other.good(&["mirror", "resume", NAME, "--take-over"]);
+    assert_eq!(other.json(&["mirror", "update", NAME])["epoch"], 4);
+
     // An owner that runs finds out at its next commit, and its image does not count.
     let images = other.json(&["mirror", "images", NAME])["volumes"][0]["images"].as_array().unwrap().len();
     server.good(&["mirror", "resume", NAME, "--take-over"]);
-    wait_until("it owns the images", || show(&server)["epoch"] == 3);
+    wait_until("it owns the images", || show(&server)["epoch"] == 5);
     wait_until("it goes on or stops", || !["transferring"].contains(&&*state(&server)));
     fill(&other, 0, 50, 8);
     let failed = other.run(&["mirror", "update", NAME, "--json"]);

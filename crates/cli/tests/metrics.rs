@@ -71,6 +71,9 @@ fn metrics_say_what_status_says_and_can_be_parsed() {
         disk.write(block * 4096, &[1; 4096]).unwrap();
     }
     disk.flush().unwrap();
+    std::fs::create_dir(dir.path().join("bucket")).unwrap();
+    source.good(&["bucket", "add", "offsite", &format!("file://{}", path(dir.path(), "bucket"))]);
+    source.good(&["mirror", "create", "v", "--to", "offsite:", "--rpo", "1h"]);
     let mirror = Running::start(dir.path(), "mirror");
     let token = source.invite();
     mirror.good(&["mirror", "create", "v", &token, "--rpo", "1h"]);
@@ -91,6 +94,18 @@ fn metrics_say_what_status_says_and_can_be_parsed() {
     assert!(values["cairn_export_latency_p99_seconds{export=\"v/db\",operation=\"write\"}"] > 0.0);
     assert!(values["cairn_history_store_bytes{device=\"disk0\"}"] > 0.0);
     assert!(values.keys().any(|series| series.starts_with("cairn_follower_lag_seconds{volume=\"v\"")));
+    let in_bucket = |name: &str| values.get(&format!("cairn_bucket_mirror_{name}{{mirror=\"offsite:v\"}}"));
+    assert_eq!(in_bucket("check"), Some(&0.0));
+    assert_eq!((in_bucket("lag_seconds"), in_bucket("rpo_seconds")), (Some(&0.0), Some(&3600.0)));
+    assert_eq!((in_bucket("images"), in_bucket("updates_total")), (Some(&1.0), Some(&1.0)));
+    assert_eq!(in_bucket("verified_timestamp_seconds"), None, "never verified");
+    assert_eq!(values["cairn_bucket_mirror_state{mirror=\"offsite:v\",state=\"mirrored\"}"], 1.0);
+    assert!(values["cairn_bucket_requests_total{bucket=\"offsite\",operation=\"put\"}"] > 3.0);
+    assert!(
+        values["cairn_bucket_sent_bytes_total{bucket=\"offsite\"}"]
+            > in_bucket("sent_bytes_total").copied().unwrap()
+    );
+    assert_eq!(values["cairn_bucket_failed_requests_total{bucket=\"offsite\"}"], 0.0);
     let values = of(&mirror);
     assert_eq!(values["cairn_mirror_state{mirror=\"v\",state=\"mirrored\"}"], 1.0);
     assert_eq!(values["cairn_mirror_check{mirror=\"v\"}"], 0.0);

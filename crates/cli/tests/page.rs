@@ -251,6 +251,11 @@ fn every_view_is_drawn_wide_and_narrow_light_and_dark() {
     server.good(&["snapshot", "schedule", "set", "vol0", "hourly", "--every", "1h"]);
     let here = Running::start(dir.path(), "here");
     here.good(&["mirror", "create", "vol0", &server.invite(), "--every", "1h", "--rpo", "2h"]);
+    std::fs::create_dir(dir.path().join("bucket")).unwrap();
+    let place = format!("file://{}", dir.path().join("bucket").display());
+    server.good(&["bucket", "add", "offsite", &place]);
+    server.good(&["mirror", "create", "vol0", "--to", "offsite:", "--every", "1h", "--rpo", "2h"]);
+    server.good(&["mirror", "verify", "offsite:vol0"]);
     let _client = server.disk("vol0/db");
     browser.open(&url);
     browser.until("document.activeElement?.id === 'token'");
@@ -259,6 +264,14 @@ fn every_view_is_drawn_wide_and_narrow_light_and_dark() {
     browser.until_text("All is well");
     browser.until_text("NBD ");
     browser.picture("overview");
+    browser.click("offsite:vol0");
+    browser.until_text("it may lag 2h (RPO)");
+    browser.until_text("0 damaged objects");
+    browser.picture("mirror-bucket");
+    browser.click("Update now");
+    browser.until_text("If nothing has changed, nothing is sent.");
+    browser.key("Escape");
+    browser.until("!document.querySelector('dialog')");
     browser.value("location.hash = '#/volume/vol0'");
     browser.until_text("release-7");
     browser.click("release-7");

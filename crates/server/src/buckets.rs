@@ -17,8 +17,9 @@ use cairn_base::{Clock, Rng};
 use cairn_bucket::limits::SECRETS_BYTES_MAX;
 use cairn_bucket::seal::KeyHolder;
 use cairn_bucket::{
-    Abilities, Allowed, Credentials, Directory, ListFrom, Net, Options, Patience, Place, Prefix, ProbeWork,
-    Remote, Retrying, Service, Sleep, Store, StoreError, Trouble, Use, Verb, Waiting, Workers, probe,
+    Abilities, Allowed, Counted, Credentials, Directory, ListFrom, Net, Options, Patience, Place, Prefix,
+    ProbeWork, Remote, Retrying, Service, Sleep, Store, StoreError, Tally, Trouble, Use, Verb, Waiting,
+    Workers, probe,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -157,6 +158,8 @@ pub(crate) struct Buckets {
     readers: Mutex<BTreeMap<String, Arc<dyn Store>>>,
     /// Keys of encrypted buckets, by name.
     holders: Mutex<BTreeMap<String, Arc<KeyHolder>>>,
+    /// Requests since the server started, by name.
+    tallies: Mutex<BTreeMap<String, Arc<Tally>>>,
 }
 
 /// A bucket that is open for a job, which uses it for as long as this lives.
@@ -261,6 +264,7 @@ impl Buckets {
             net: Mutex::default(),
             readers: Mutex::default(),
             holders: Mutex::default(),
+            tallies: Mutex::default(),
         };
         buckets.read();
         buckets
@@ -344,6 +348,16 @@ impl Buckets {
         Ok(net.insert(started).clone())
     }
 
+    fn tally(&self, name: &str) -> Arc<Tally> {
+        self.tallies.lock().entry(name.to_owned()).or_default().clone()
+    }
+
+    /// The requests to each bucket since the server started, by name.
+    pub(crate) fn requests(&self) -> Vec<(String, Arc<Tally>)> {
+        let known = self.document.lock().buckets.clone();
+        known.into_iter().map(|bucket| (bucket.name.clone(), self.tally(&bucket.name))).collect()
+    }
+
     /// Opens a client of a bucket that waits failures out, and encrypts if the bucket is encrypted.
     /// It makes no request.
     fn client(
@@ -392,6 +406,7 @@ impl Buckets {
                 Arc::new(Remote::open(&place, &options, &variable, &self.net()?).map_err(failed)?)
             }
         };
+        let store = Counted::new(store, self.tally(&bucket.name));
         let retrying = Retrying::new(store, self.clock.clone(), Arc::new(Sleep::default()), rng(), patience);
         Ok(match waiting {
             Some(waiting) => Arc::new(retrying.telling(waiting)),

@@ -6,6 +6,7 @@ import { changes, get, session, signIn, signOut } from "./api.js";
 import { h, morphInside, say, withCommands } from "./dom.js";
 import { Exports, Peers } from "./exports.js";
 import { FilesView } from "./files.js";
+import { BucketMirrorView } from "./bucket.js";
 import { FleetView } from "./fleet.js";
 import { HistoryView } from "./history.js";
 import { LogView } from "./log.js";
@@ -139,6 +140,7 @@ const ROUTES = [
   [/^#\/volume\/([^/]+)$/, (name) => new VolumeView(app, name, false)],
   [/^#\/device\/([^/]+)$/, (name) => new VolumeView(app, name, true)],
   [/^#\/mirror\/([^/]+)$/, (name) => new MirrorView(app, name)],
+  [/^#\/bucket-mirror\/([^/]+)$/, (name) => new BucketMirrorView(app, name)],
   [/^#\/history\/([^/]+)$/, (name) => new HistoryView(app, name)],
   [/^#\/files\/([^/]+)((?:\/[^/]+)*)\/?$/, (name, rest) => filesView(name, rest)],
   [/^#\/exports$/, () => new Exports(app)],

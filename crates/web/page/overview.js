@@ -1,6 +1,7 @@
 // All of the server on one page, what is wrong first.
 
 import { call } from "./api.js";
+import { bucketHref, bucketMirrorTable } from "./bucket.js";
 import { actionButton } from "./dialog.js";
 import { bar, h, section, table, withCommands } from "./dom.js";
 import { filesHref } from "./paths.js";
@@ -30,13 +31,14 @@ export class Overview {
   render() {
     const { status, jobs } = this.app;
     if (!status) return [];
-    const { volumes, devices, mirrors, followers } = status;
+    const { volumes, devices, mirrors, followers, bucket_mirrors: inBuckets } = status;
     return [
       h("h1", { class: "unseen", "data-key": "title" }, "Overview"),
       verdict(status),
       section("Volumes", volumeTable(volumes)),
       devices.length > 0 && section("Adopted devices", deviceTable(devices)),
       mirrors.length > 0 && section("Mirrors", mirrorTable(mirrors)),
+      inBuckets.length > 0 && section("Mirrors in buckets", bucketMirrorTable(inBuckets)),
       followers.length > 0 && section("Mirrored by", followerTable(followers)),
       section("Clients", clientTable(status.exports)),
       section("Jobs", jobTable(jobs, this.app)),
@@ -68,6 +70,7 @@ function verdict(status) {
 function subject(status, name) {
   const has = (list) => list.some((one) => one.name === name);
   if (has(status.mirrors)) return link("mirror", name);
+  if (has(status.bucket_mirrors)) return h("a", { href: bucketHref(name) }, name);
   if (has(status.volumes)) return link("volume", name);
   return has(status.devices) ? link("device", name) : name;
 }

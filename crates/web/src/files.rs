@@ -27,6 +27,7 @@ pub(crate) const FILES: &[File] = &[
     file!("icon.svg", "image/svg+xml"),
     file!("app.js", SCRIPT),
     file!("api.js", SCRIPT),
+    file!("bucket.js", SCRIPT),
     file!("dialog.js", SCRIPT),
     file!("dom.js", SCRIPT),
     file!("exports.js", SCRIPT),

@@ -113,12 +113,12 @@ fn each_answer_of_a_store_is_an_error_of_its_kind() {
         (
             coded("301 Moved Permanently", "PermanentRedirect"),
             |t| matches!(t, Trouble::Redirect(Some(region)) if region == "eu-central-1"),
-            "to eu-central-1",
+            "--region eu-central-1",
         ),
         (
             answer("301 Moved Permanently", "x-amz-bucket-region: us-west-2\r\n", ""),
             |t| matches!(t, Trouble::Redirect(Some(region)) if region == "us-west-2"),
-            "to us-west-2",
+            "--region us-west-2",
         ),
         (
             coded("400 Bad Request", "AuthorizationHeaderMalformed"),

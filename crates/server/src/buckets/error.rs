@@ -132,7 +132,7 @@ pub enum BucketsError {
         other: String,
     },
     /// The images of a mirrored volume in a bucket, or an update of these.
-    #[error("{place}: {source}")]
+    #[error("`{place}`: {source}")]
     Images {
         /// The place.
         place: String,
@@ -296,7 +296,7 @@ fn source_next(error: &SourceError) -> String {
 /// The kind of an error of a store.
 pub(crate) fn store_kind(error: &StoreError) -> ErrorKind {
     match &error.trouble {
-        Trouble::Damaged { .. } => ErrorKind::Damaged,
+        Trouble::Damaged { .. } | Trouble::Archived => ErrorKind::Damaged,
         Trouble::Newer(_) => ErrorKind::VersionMismatch,
         Trouble::Key(KeyTrouble::NotRecipient) => ErrorKind::PeerRefused,
         Trouble::Key(KeyTrouble::NoRecipient) => ErrorKind::NotFound,
@@ -312,8 +312,6 @@ pub(crate) fn store_kind(error: &StoreError) -> ErrorKind {
         Trouble::Server { status, .. } if *status >= 500 && *status != 501 => ErrorKind::PeerUnreachable,
         Trouble::Cancelled => ErrorKind::Interrupted,
         Trouble::Io(error) => io_kind(error),
-        Trouble::Archived | Trouble::Unsupported(_) | Trouble::Answer(_) | Trouble::Server { .. } => {
-            ErrorKind::Failed
-        }
+        Trouble::Unsupported(_) | Trouble::Answer(_) | Trouble::Server { .. } => ErrorKind::Failed,
     }
 }

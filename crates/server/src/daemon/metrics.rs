@@ -9,8 +9,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use cairn_api as api;
+use cairn_bucket::Tally;
 use cairn_volume::VolumeStatus;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -19,6 +21,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+
+mod buckets;
 
 use crate::daemon::server::Server;
 use crate::error::ServerError;
@@ -78,6 +82,8 @@ struct Scrape {
     status: api::Status,
     volumes: Vec<(String, VolumeStatus)>,
     histories: Vec<(String, api::HistoryStatus)>,
+    /// Requests to each bucket.
+    buckets: Vec<(String, Arc<Tally>)>,
     /// Jobs that run.
     jobs: usize,
     now_ms: u64,
@@ -106,6 +112,7 @@ impl Server {
             jobs: self.jobs.list().iter().filter(|job| job.state == api::JobState::Running).count(),
             status,
             histories,
+            buckets: self.buckets.requests(),
         };
         let mut registry = Registry::with_prefix("cairn");
         registry.register_collector(Box::new(scrape));
@@ -175,6 +182,7 @@ impl Collector for Scrape {
         self.volumes(&mut page)?;
         self.exports(&mut page)?;
         self.mirrors(&mut page)?;
+        self.buckets(&mut page)?;
         self.histories(&mut page)
     }
 }

@@ -157,8 +157,15 @@ impl Server {
             mounts: self.mounts.list(),
             schedules: self.all_schedules(),
             problems,
-            notes: self.unchecked_mirrors(),
+            notes: self.notes(),
         }
+    }
+
+    /// Advice that is no problem.
+    fn notes(&self) -> Vec<api::Problem> {
+        let mut notes = self.unchecked_mirrors();
+        notes.extend(self.bucket_mirrors.unverified());
+        notes
     }
 
     /// The time since the start.

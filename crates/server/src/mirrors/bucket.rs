@@ -46,6 +46,7 @@ mod continuous;
 mod document;
 pub(crate) mod error;
 mod home;
+mod overdue;
 mod rounds;
 mod show;
 mod verify;
@@ -98,6 +99,8 @@ struct Live {
     cancel: Option<Arc<AtomicBool>>,
     /// The round that begins is cancelled.
     cancels: bool,
+    /// The next round looks for another owner even if nothing has changed: a user asked for it.
+    looks: bool,
     /// It was deleted: no round begins, and nothing is saved.
     retired: bool,
     next_ms: Option<u64>,

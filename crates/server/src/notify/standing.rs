@@ -36,8 +36,10 @@ fn key_of(problem: &api::Problem, status: &api::Status) -> String {
         let words = mirror.problem.as_ref().map_or(&mirror.reason, |problem| &problem.message);
         mirror.name == *subject && mirror.check > 0 && *words == problem.message
     };
-    match status.mirrors.iter().find(is_of) {
-        Some(_) => format!("mirror/{subject}"),
-        None => format!("{subject}/{}", stable(&problem.message)),
-    }
+    let is_of_bucket = |mirror: &&api::BucketMirror| {
+        mirror.name == *subject && mirror.check > 0 && mirror.reason == problem.message
+    };
+    let is_mirror = status.mirrors.iter().any(|mirror| is_of(&mirror))
+        || status.bucket_mirrors.iter().any(|mirror| is_of_bucket(&mirror));
+    if is_mirror { format!("mirror/{subject}") } else { format!("{subject}/{}", stable(&problem.message)) }
 }

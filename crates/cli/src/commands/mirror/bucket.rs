@@ -327,6 +327,7 @@ fn verified(job: api::Job, client: &Client, output: Output) -> Result<(), Failur
 
 fn comparison(verified: &api::BucketVerify) -> String {
     let compared = match verified.compared_bytes {
+        0 if verified.damaged_total > 0 => "nothing was compared with its snapshot".to_owned(),
         0 => "its snapshot no longer exists here, so nothing was compared with it".to_owned(),
         bytes => format!("{} compared with the snapshot here", size(bytes)),
     };

@@ -289,6 +289,7 @@ impl Server {
                 return Err(BucketMirrorError::Paused { mirror: name() }.into());
             }
         }
+        mirror.live.lock().looks = true;
         self.bucket_mirrors.begin(&mirror, "mirror update")
     }
 
@@ -428,6 +429,6 @@ fn refuse_undecided(mirror: &str, stopped: Stopped) -> Result<(), ServerError> {
             let mirror = mirror.to_owned();
             Err(BucketMirrorError::Stopped { mirror, stopped }.into())
         }
-        Why::Damaged | Why::Diverged => Ok(()),
+        Why::Damaged | Why::Newer | Why::Diverged => Ok(()),
     }
 }

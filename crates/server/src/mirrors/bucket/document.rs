@@ -66,6 +66,9 @@ pub(super) struct BucketMirrorDocument {
     pub(super) repairs: BTreeSet<u32>,
     pub(super) verified: Option<api::BucketVerify>,
     pub(super) upkeep: Upkeep,
+    /// When it was made, in milliseconds since 1970. Mirrors of earlier versions lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) created_ms: Option<u64>,
 }
 
 /// A claim that this server made or tried to make.
@@ -155,6 +158,7 @@ impl BucketMirrorDocument {
             verified: None,
             // A new bucket has no orphans.
             upkeep: Upkeep { expired_ms: now_ms, small_ms: now_ms, all_ms: now_ms },
+            created_ms: Some(now_ms),
         }
     }
 

@@ -69,6 +69,8 @@ pub enum Why {
     Replayed,
     /// An object is damaged or missing.
     Damaged,
+    /// A newer program wrote the images.
+    Newer,
     /// The bucket has other snapshots under the same numbers.
     Diverged,
 }
@@ -94,6 +96,9 @@ pub(super) fn next_of(why: Why, mirror: &str) -> String {
         Why::Damaged => format!(
             "restore the object from a version that the store keeps, then run `cairn mirror resume {mirror}`; or mirror the volume to another path, and delete this mirror"
         ),
+        Why::Newer => format!(
+            "use a newer cairn, then run `cairn mirror resume {mirror}`; or mirror the volume to another path, and delete this mirror"
+        ),
         Why::Diverged => format!(
             "the bucket has another past of this volume: mirror it to another path, and delete this mirror with `cairn mirror delete {mirror}`"
         ),
@@ -113,6 +118,7 @@ impl BucketMirrorError {
                 Why::Fenced => ErrorKind::WrongRole,
                 Why::Replayed => ErrorKind::Contradicted,
                 Why::Damaged => ErrorKind::Damaged,
+                Why::Newer => ErrorKind::VersionMismatch,
                 Why::Diverged => ErrorKind::Diverged,
             },
         }

@@ -121,9 +121,8 @@ pub(super) fn consequence(error: &SourceError) -> Consequence {
         SourceError::Images(images) => match images {
             ImagesError::Fenced { .. } => stop(Why::Fenced),
             ImagesError::Replayed { .. } => stop(Why::Replayed),
-            ImagesError::Damaged { .. } | ImagesError::Gone(_) | ImagesError::Newer { .. } => {
-                stop(Why::Damaged)
-            }
+            ImagesError::Damaged { .. } | ImagesError::Gone(_) => stop(Why::Damaged),
+            ImagesError::Newer { .. } => stop(Why::Newer),
             // A claim of this server may have taken effect late: the next try finds out.
             ImagesError::Taken { .. } => Consequence::Retry { anew: true },
             // An owner resolves a call without an answer when it is called again.

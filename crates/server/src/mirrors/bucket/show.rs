@@ -7,6 +7,7 @@ use cairn_volume::Volume;
 
 use super::document::{BucketMirrorDocument, Image};
 use super::error::{BucketMirrorError, Why, next_of};
+use super::overdue::overdue;
 use super::{BucketMirror, BucketMirrors, Live};
 use crate::mirrors::document::millis;
 
@@ -50,6 +51,9 @@ impl BucketMirrors {
     /// The problems of these mirrors.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
         let problem = |shown: api::BucketMirror| {
+            if let Some(late) = overdue(&shown) {
+                return Some(late);
+            }
             let next = shown.remedy.filter(|_| shown.check > 0)?;
             Some(api::Problem { subject: shown.name, message: shown.reason, next })
         };
@@ -159,7 +163,7 @@ impl Facts<'_> {
             let state = match stopped.why {
                 Why::Fenced => State::Fenced,
                 Why::Replayed => State::Replayed,
-                Why::Damaged => State::Damaged,
+                Why::Damaged | Why::Newer => State::Damaged,
                 Why::Diverged => State::Diverged,
             };
             let remedy = Some(next_of(stopped.why, name));
@@ -185,6 +189,11 @@ impl Facts<'_> {
                 None => problem.next.clone(),
             };
             return judged(State::Failing, &problem.message, Some(next), worse);
+        }
+        // A retry does not end the problem that it retries.
+        if let Some(problem) = self.live.problem.as_ref().filter(|_| self.live.running) {
+            let reason = format!("an update runs; the one before failed: {}", problem.message);
+            return judged(State::Transferring, &reason, Some(problem.next.clone()), worse);
         }
         if self.live.running {
             let check = if late { 2 } else { 0 };

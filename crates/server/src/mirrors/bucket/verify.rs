@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use cairn_api as api;
 use cairn_base::{BLOCK_SIZE, SnapshotId};
+use cairn_bucket::Trouble;
 use cairn_bucket::images::{ImagesError, RegionBlocks, VolumeImage, has_snapshot};
 
 use super::working::Failure;
@@ -89,6 +90,14 @@ impl BucketMirrors {
                         | ImagesError::Gone(_)
                         | ImagesError::Newer { .. }),
                     ) => {
+                        verified.damaged_total += 1;
+                        if verified.damaged.len() < NAMED_MAX {
+                            verified.damaged.push(error.to_string());
+                        }
+                        repairs.insert(*region);
+                    }
+                    // Its neighbours are read all the same.
+                    Err(ImagesError::Store(error)) if matches!(error.trouble, Trouble::Archived) => {
                         verified.damaged_total += 1;
                         if verified.damaged.len() < NAMED_MAX {
                             verified.damaged.push(error.to_string());

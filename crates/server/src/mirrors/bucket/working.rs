@@ -236,7 +236,8 @@ impl BucketMirrors {
         let last = |up_to_date| api::BucketTransfer { started_ms, up_to_date, ..Default::default() };
         if is_same && repairs.is_empty() {
             let now = self.clock.monotonic();
-            if now.saturating_sub(holding.looked) >= LOOK_EVERY {
+            let is_asked = std::mem::take(&mut mirror.live.lock().looks);
+            if is_asked || now.saturating_sub(holding.looked) >= LOOK_EVERY {
                 holding.owner.look(cancel)?;
                 holding.looked = now;
             }

@@ -188,7 +188,8 @@ fn images_kind(error: &ImagesError) -> ErrorKind {
         ImagesError::Replayed { .. } | ImagesError::Base { .. } => ErrorKind::Diverged,
         ImagesError::Fenced { .. } | ImagesError::Taken { .. } => ErrorKind::Busy,
         ImagesError::NoImage(_) => ErrorKind::NotFound,
-        ImagesError::Newer { .. } | ImagesError::Rule(_) => ErrorKind::Failed,
+        ImagesError::Newer { .. } => ErrorKind::VersionMismatch,
+        ImagesError::Rule(_) => ErrorKind::Failed,
     }
 }
 
