@@ -106,7 +106,7 @@ pub use peers::{Invitation, Invite, Peer, PeerState, RenamePeer};
 pub use plans::{LivePlan, PlanQuery};
 pub use quotas::{Quota, SetQuota};
 pub use recordings::{RecordExport, Recording};
-pub use schedules::{Keep, Schedule, SetSchedule, Simulate, Simulation};
+pub use schedules::{DEFAULT_SCHEDULES, DefaultSchedule, Keep, Schedule, SetSchedule, Simulate, Simulation};
 pub use scrub::{CheckFinding, CheckRequest, CheckResult, DamagedBlock, Scrub, ScrubRequest, ScrubResult};
 pub use snapshots::{CreateSnapshot, Freed, HoldSnapshot, RenameSnapshot, Snapshot};
 pub use status::{DamagedFile, GiveUpState, GivenUp, RestoreState, StateBackup, Status};

@@ -145,6 +145,9 @@ pub struct CreateVolume {
     pub log_device: Option<String>,
     /// A history under it; none by default.
     pub history: Option<VolumeHistory>,
+    /// It gets no schedules of snapshots; by default it has `hourly` and `daily`.
+    #[serde(default)]
+    pub no_schedule: bool,
 }
 
 /// Deliberate faults under a volume. 0 or false turns a fault off.

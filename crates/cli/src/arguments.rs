@@ -352,6 +352,11 @@ pub enum Volume {
         #[arg(long, value_name = "PATH")]
         log_device: Option<PathBuf>,
         #[command(flatten)]
+        /// Schedule no snapshots
+        ///
+        /// By default it keeps six snapshots, one every four hours, and two daily ones.
+        #[arg(long)]
+        no_schedule: bool,
         beneath: Box<Beneath>,
     },
     /// Open a volume from its images in a bucket

@@ -319,6 +319,7 @@ fn make_lun(source: &Child, lun_bytes: u64) -> Result<(), Failure> {
         log_device: None,
         history: None,
     };
+        no_schedule: true,
     let _: api::Volume = source.client.post("/v1/volumes", &volume)?;
     let lun = api::CreateLun { name: "disk".to_owned(), size_bytes: lun_bytes };
     let _: api::Lun = source.client.post("/v1/volumes/vol0/luns", &lun)?;
