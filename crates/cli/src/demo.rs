@@ -171,6 +171,7 @@ impl Story {
             no_hold: false,
             stall_ms: None,
             link: api::LinkWish::default(),
+            seed: None,
         };
         let before = model.hash();
         let job: api::Job = destination.client.post("/v1/mirrors", &request)?;
@@ -318,8 +319,8 @@ fn make_lun(source: &Child, lun_bytes: u64) -> Result<(), Failure> {
         devices: Vec::new(),
         log_device: None,
         history: None,
-    };
         no_schedule: true,
+    };
     let _: api::Volume = source.client.post("/v1/volumes", &volume)?;
     let lun = api::CreateLun { name: "disk".to_owned(), size_bytes: lun_bytes };
     let _: api::Lun = source.client.post("/v1/volumes/vol0/luns", &lun)?;
