@@ -348,6 +348,7 @@ impl Server {
         let relation = self.mirrors.get(name)?;
         self.mirrors.refuse_taking_writes(&relation)?;
         self.mirrors.refuse_locked(name)?;
+        self.bucket_mirrors.refuse_if_mirrored(name)?;
         self.refuse_while_dumped(name)?;
         self.refuse_if_in_use(name, |export| export.volume == name)?;
         self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
@@ -379,7 +380,6 @@ impl Server {
     }
 }
 
-impl Mirrors {
 /// Disks that are as large as those of the source are too small by the areas of a destination.
 fn in_words_of_disks(volume: &str, error: ServerError) -> ServerError {
     match error {
@@ -390,6 +390,7 @@ fn in_words_of_disks(volume: &str, error: ServerError) -> ServerError {
     }
 }
 
+impl Mirrors {
     fn say_farewell(&self, relation: &Relation) -> Result<(), ServerError> {
         relation.refuse_without_source()?;
         let document = relation.document.lock().clone();
