@@ -92,9 +92,9 @@ pub use jobs::{Job, JobOutcome, JobQuery, JobState};
 pub use luns::{CreateLun, Export, ExportTotals, Lun, Reach, ResizeLun, Session};
 pub use mirrors::{
     Aborted, AllowReverse, Compress, CreateMirror, DeletedMirror, Departed, Divergence, DivergenceRequest,
-    DryRun, Failover, FailoverRequest, Follower, LagSample, Leftover, LinkWish, Mirror, MirrorRole,
-    MirrorSession, MirrorState, RepointMirror, ResyncRequest, ReverseAllowed, SetMirror, Transfer,
-    UnlockMirror, UpdatePrice, UpdateRequest,
+    DryRun, Failover, FailoverRequest, Follower, LagSample, Leftover, LinkWish, Mirror, MirrorPlan,
+    MirrorRole, MirrorSession, MirrorState, RepointMirror, ResyncRequest, ReverseAllowed, SeedMirror,
+    SetMirror, Transfer, UnlockMirror, UpdatePrice, UpdateRequest,
 };
 pub use mounts::{CreateMount, Mount, Unmount};
 pub use nfs::{NfsExport, NfsSquash, RemoveNfs, SetNfs};
@@ -106,7 +106,7 @@ pub use peers::{Invitation, Invite, Peer, PeerState, RenamePeer};
 pub use plans::{LivePlan, PlanQuery};
 pub use quotas::{Quota, SetQuota};
 pub use recordings::{RecordExport, Recording};
-pub use schedules::{Keep, Schedule, SetSchedule, Simulate, Simulation};
+pub use schedules::{DEFAULT_SCHEDULES, DefaultSchedule, Keep, Schedule, SetSchedule, Simulate, Simulation};
 pub use scrub::{CheckFinding, CheckRequest, CheckResult, DamagedBlock, Scrub, ScrubRequest, ScrubResult};
 pub use snapshots::{CreateSnapshot, Freed, HoldSnapshot, RenameSnapshot, Snapshot};
 pub use status::{DamagedFile, GiveUpState, GivenUp, RestoreState, StateBackup, Status};

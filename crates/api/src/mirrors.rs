@@ -55,6 +55,49 @@ pub struct CreateMirror {
     /// How the link to the source is used.
     #[serde(default)]
     pub link: LinkWish,
+    /// The volume of that name is here, and becomes the mirror; a new one when not given.
+    #[serde(default)]
+    pub seed: Option<SeedMirror>,
+}
+
+impl CreateMirror {
+    /// The name here.
+    pub fn name_here(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.volume)
+    }
+}
+
+/// Makes a volume that is here the mirror: only blocks that differ are sent. It must have a
+/// snapshot in common with the source.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SeedMirror {
+    /// Save what only this side has in a new file of this absolute path on the server.
+    pub spill: Option<String>,
+    /// Discard what only this side has.
+    pub discard: bool,
+    /// Without a common snapshot, compare checksums.
+    pub compare: bool,
+}
+
+/// What the creation of a mirror would send. Nothing is made.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct MirrorPlan {
+    /// The name here.
+    pub name: String,
+    /// The source's volume.
+    pub volume: String,
+    /// Where the source is.
+    pub address: String,
+    /// A full copy.
+    pub full_bytes: u64,
+    /// Blocks that the source's present state has and the volume here lacks, before packing; none
+    /// when that is unknown, as no snapshot is common.
+    pub changed_bytes: Option<u64>,
+    /// Checksums that are compared when no snapshot is common.
+    pub compare_bytes: Option<u64>,
+    /// What the volume here has that the source does not; none for a new volume.
+    pub divergence: Option<Divergence>,
 }
 
 /// How the link to a source is to be used; what is not given stays.
@@ -278,6 +321,8 @@ pub struct Divergence {
     pub volume: String,
     /// The other side takes writes: it can be followed.
     pub other_takes_writes: bool,
+    /// It takes none, but shows an image of its own source, and can be followed too.
+    pub other_is_mirror: bool,
     /// The newest snapshot that both sides have; none when nothing is common.
     pub common: Option<String>,
     /// When that was taken.

@@ -3,6 +3,26 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// A schedule that a new volume has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DefaultSchedule {
+    /// Its label.
+    pub label: &'static str,
+    /// One so often, counted from the creation of the volume.
+    pub every_ms: u64,
+    /// The newest that stay.
+    pub last: u32,
+}
+
+const HOUR_MS: u64 = 3_600_000;
+
+/// The schedules of a new volume: a day of snapshots every four hours, and two days of daily ones.
+/// Those are the defaults of the file server in the paper of OSDI 1999, section 2.1.
+pub const DEFAULT_SCHEDULES: [DefaultSchedule; 2] = [
+    DefaultSchedule { label: "hourly", every_ms: 4 * HOUR_MS, last: 6 },
+    DefaultSchedule { label: "daily", every_ms: 24 * HOUR_MS, last: 2 },
+];
+
 /// The snapshots of a label that stay after a new one was made. All others are deleted, but never
 /// one that is held or open. Without any number all stay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

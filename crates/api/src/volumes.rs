@@ -190,6 +190,9 @@ pub struct CreateVolume {
     /// The cache of a volume in a bucket.
     #[serde(default)]
     pub cache: Option<CacheRequest>,
+    /// It gets no schedules of snapshots; by default it has `hourly` and `daily`.
+    #[serde(default)]
+    pub no_schedule: bool,
 }
 
 /// Deliberate faults under a volume. 0 or false turns a fault off.

@@ -34,7 +34,8 @@ pub use image::{
 pub use job::Job;
 pub use key::Key;
 pub use mirror::{
-    Compress, Decision, DrillMirror, IntoBucket, KeepImages, Link, Mirror, RestoreMirror, When as MirrorWhen,
+    Compress, Decision, DrillMirror, FromVolume, IntoBucket, KeepImages, Link, Mirror, RestoreMirror,
+    When as MirrorWhen,
 };
 pub use notify::{AddNotify, Notify, NotifyKind, NotifySettings, NotifySeverity, NotifyTls, SetNotify};
 pub use restore::Restore;
@@ -371,6 +372,11 @@ pub enum Volume {
         /// Default: the devices of the volume.
         #[arg(long, value_name = "PATH")]
         log_device: Option<PathBuf>,
+        /// Schedule no snapshots
+        ///
+        /// By default it keeps six snapshots, one every four hours, and two daily ones.
+        #[arg(long)]
+        no_schedule: bool,
         #[command(flatten)]
         beneath: Box<Beneath>,
         /// Keep the blocks in this bucket, and only a cache of them here

@@ -179,6 +179,7 @@ fn kind(path: &[&str], argument: &str) -> Option<Kind> {
         (["dump"] | ["image", "dump"], "name") => Kind::Tree,
         (["volume", "create"] | ["clone", "create"] | ["group", "create"], "name") => return None,
         (["group", "create"], "volumes") => Kind::Volume,
+        (["mirror", "create"], "from") => Kind::Volume,
         (["mirror", "create"], _) | (["device", "adopt"], _) | (["bucket" | "notify", "add"], _) => {
             return None;
         }

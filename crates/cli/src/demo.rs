@@ -171,6 +171,7 @@ impl Story {
             no_hold: false,
             stall_ms: None,
             link: api::LinkWish::default(),
+            seed: None,
         };
         let before = model.hash();
         let job: api::Job = destination.client.post("/v1/mirrors", &request)?;
@@ -320,6 +321,7 @@ fn make_lun(source: &Child, lun_bytes: u64) -> Result<(), Failure> {
         history: None,
         bucket: None,
         cache: None,
+        no_schedule: true,
     };
     let _: api::Volume = source.client.post("/v1/volumes", &volume)?;
     let lun = api::CreateLun { name: "disk".to_owned(), size_bytes: lun_bytes };

@@ -120,6 +120,10 @@ pub const EXAMPLES: [(&str, Examples); 23] = [
         &[
             ("Mirror a volume every 15 minutes", "cairn mirror create vol0 @token --every 15m"),
             ("Follow it continuously", "cairn mirror create vol0 @token --continuous --rpo 10s"),
+            (
+                "Begin with a restored dump and send only changes",
+                "cairn mirror create vol0 @token --from copy0",
+            ),
         ],
     ),
     (

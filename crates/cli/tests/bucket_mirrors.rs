@@ -183,11 +183,13 @@ fn settings_pause_and_deletion() {
     assert!(images["volumes"][0]["images"].as_array().unwrap().is_empty(), "{images}");
     assert_eq!(create(&server, &[])["images"], 1, "anew");
 
-    // A volume that follows a source has its images from there.
+    // A mirror on another server has images of its own, and takes over none by itself.
     let token = server.invite();
     let other = other_server(dir.path(), "e");
     other.good(&["mirror", "create", "v", &token]);
-    other.bad(13, "wrong-role", &["mirror", "create", "v", "--to", "offsite:x/"]);
+    other.bad(13, "wrong-role", &["mirror", "create", "v", "--to", "offsite:"]);
+    other.good(&["mirror", "create", "v", "--to", "offsite:x/"]);
+    assert_eq!(state(&server), "mirrored");
 }
 
 /// Starts a command, without waiting for it.
@@ -439,4 +441,61 @@ fn restore_resumes_after_a_kill_of_the_server() {
     other.good(&device);
     assert!(content(other.disk("on-a-file/db")) == now);
     assert!(PATIENCE > Duration::ZERO);
+}
+
+#[test]
+fn images_of_a_mirror_stay_by_rules_of_its_own_server_whatever_the_source_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = server_with_disk(dir.path());
+    source.good(&["snapshot", "create", "v@monday"]);
+    let monday = content(source.disk("v/db"));
+    let mut mirror = other_server(dir.path(), "e");
+    mirror.good(&["mirror", "create", "v", &source.invite()]);
+    let made = create(&mirror, &["--keep-last", "50"]);
+    let first = made["image_number"].as_u64().unwrap().to_string();
+    assert_eq!((&made["state"], &made["images"]), (&"mirrored".into(), &1.into()), "{made}");
+
+    // The source deletes and renames snapshots, overwrites, and goes back; updates continue.
+    fill(&source, 0, 300, 5);
+    source.good(&["snapshot", "create", "v@tuesday"]);
+    source.good(&["snapshot", "delete", "v@monday", "--yes"]);
+    mirror.good(&["mirror", "update", "v"]);
+    let second = mirror.json(&["mirror", "update", NAME])["image_number"].as_u64().unwrap().to_string();
+    let tuesday = content(source.disk("v/db"));
+    source.good(&["snapshot", "rename", "v@tuesday", "monday"]);
+    fill(&source, 500, 300, 6);
+    source.good(&["snapshot", "rollback", "v@monday", "--yes"]);
+    fill(&source, 900, 50, 7);
+    mirror.good(&["mirror", "update", "v"]);
+    let shown = mirror.json(&["mirror", "update", NAME]);
+    assert_eq!(shown["images"], 3, "{shown}");
+    assert!(shown["last"]["regions"].as_u64() < Some(7), "only changed regions: {shown}");
+    assert!(mirror.json(&["mirror", "update", NAME])["last"]["up_to_date"].as_bool().unwrap());
+    assert!(own_snapshots(&mirror).is_empty(), "it makes no snapshots of its own");
+    mirror.bad(11, "busy", &["mirror", "delete", "v", "--yes"]);
+    assert_eq!(mirror.json(&["mirror", "verify", NAME])["damaged_total"], 0);
+
+    for (name, image, expected) in [("one", &first, &monday), ("two", &second, &tuesday)] {
+        restore(&mirror, name, &["--at", image]);
+        assert!(&content(mirror.disk(&format!("{name}/db"))) == expected, "{name}");
+        mirror.good(&["volume", "check", name, "--deep"]);
+    }
+    assert!(content(mirror.disk("one@monday/db")) == monday, "with the snapshots of that time");
+
+    // It continues with the writes of the mirror after a failover, also over a restart.
+    mirror.kill();
+    mirror.restart();
+    mirror.good(&["mirror", "failover", "v", "--yes"]);
+    fill(&mirror, 10, 20, 8);
+    let shown = mirror.json(&["mirror", "update", NAME]);
+    assert_eq!(shown["images"], 4, "{shown}");
+    assert!(shown["last"]["regions"].as_u64() < Some(7), "{shown}");
+    restore(&mirror, "three", &[]);
+    assert!(content(mirror.disk("three/db")) == content(mirror.disk("v/db")));
+    // And with those of the other side, once it follows again.
+    mirror.good(&["mirror", "resync", "v", "--discard-divergent", "--yes"]);
+    mirror.good(&["mirror", "update", NAME]);
+    restore(&mirror, "four", &[]);
+    assert!(content(mirror.disk("four/db")) == content(source.disk("v/db")));
+    mirror.good(&["volume", "check", "four", "--deep"]);
 }

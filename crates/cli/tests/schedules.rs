@@ -263,3 +263,40 @@ fn schedule_whose_last_run_lies_ahead_runs_again_and_says_why() {
         }
     }
 }
+
+#[test]
+fn new_volume_has_two_schedules_unless_its_owner_wants_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "a");
+    let made = server.run_as_it_is(&["volume", "create", "vol0", "--size", "64M"]);
+    let said = String::from_utf8(made.stdout).unwrap();
+    assert!(made.status.success() && said.contains("hourly every 4h (keeps 6)"), "{said}");
+    server.run_as_it_is(&["volume", "create", "vol1", "--size", "64M", "--no-schedule"]);
+    // A kill leaves the volume with its schedules.
+    server.kill();
+    server.restart();
+    let list = server.json(&["snapshot", "schedule", "list"]);
+    let all: Vec<(&str, &str, u64, u64)> = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| {
+            let name = |field: &str| one[field].as_str().unwrap();
+            (
+                name("volume"),
+                name("label"),
+                one["every_ms"].as_u64().unwrap(),
+                one["keep"]["last"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    let hour = 3_600_000;
+    assert_eq!(all, [("vol0", "hourly", 4 * hour, 6), ("vol0", "daily", 24 * hour, 2)]);
+    let next = list[0]["next_ms"].as_u64().unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    assert!(next > now + 3 * hour && next <= now + 4 * hour, "the first one comes after four hours");
+    // They are schedules as any other.
+    server.good(&["snapshot", "schedule", "set", "vol0", "hourly", "--every", "1s", "--keep-last", "2"]);
+    wait_until(&server, "two are there", |schedule| schedule["snapshots"].as_array().unwrap().len() == 2);
+    server.good(&["snapshot", "schedule", "remove", "vol0", "daily"]);
+}

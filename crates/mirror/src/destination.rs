@@ -374,7 +374,7 @@ impl Destination {
     }
 
     /// The status, and when it was requested, by the monotonic clock.
-    fn ask_status<S: Read + Write + ?Sized>(
+    pub(crate) fn ask_status<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
     ) -> Result<(SourceStatus, Duration), MirrorError> {
@@ -383,7 +383,7 @@ impl Destination {
         Ok((status, asked))
     }
 
-    fn asks_status(&self) -> StatusOf {
+    pub(crate) fn asks_status(&self) -> StatusOf {
         let (base, base_root) = self.base();
         StatusOf {
             volume: self.source_volume.clone(),
@@ -563,6 +563,11 @@ impl Destination {
     /// [`MirrorError::FollowsItself`] if the source's image came from here.
     pub(crate) fn heard_ahead(&self, status: SourceStatus, asked: Duration) -> Result<(), MirrorError> {
         self.heard(status, asked);
+        self.refuse_own_route(&status)
+    }
+
+    /// Refuses a source whose image came from here.
+    pub(crate) fn refuse_own_route(&self, status: &SourceStatus) -> Result<(), MirrorError> {
         match self.hop.get().is_some_and(|own| status.route.has(*own)) {
             true => Err(MirrorError::FollowsItself),
             false => Ok(()),

@@ -14,7 +14,8 @@ use crate::client::{Client, unexpected};
 use crate::destination::{Destination, DestinationState};
 use crate::error::MirrorError;
 use crate::handover::{Departure, Standing, Successor};
-use crate::message::{Answer, HandOver, HandOverTogether, Request, StandingOf};
+use crate::lag::SourceStatus;
+use crate::message::{Answer, HandOver, HandOverTogether, Request, StandingOf, StatusOf};
 
 impl Destination {
     /// Asks for the other side's state and snapshots, and reports a failover of this one, if any.
@@ -69,19 +70,52 @@ impl Destination {
         same.map(|entry| entry.id).collect()
     }
 
-    /// Makes this volume, which takes writes, a destination that shows its own head; when it is one
-    /// already, nothing happens. Its device must be long enough
-    /// ([`Volume::device_bytes_as_destination`]).
+    /// The source's status, with the lag of a mirror that shows a snapshot of this volume which the
+    /// source has too.
+    pub fn price_from<S: Read + Write + ?Sized>(
+        &self,
+        client: &mut Client<'_, S>,
+        snapshot: SnapshotId,
+    ) -> Result<SourceStatus, MirrorError> {
+        let entries = self.volume.snapshot_entries();
+        let root = entries.iter().find(|entry| entry.id == snapshot).map(root_digest);
+        let base_root = root.unwrap_or_default();
+        client.status(StatusOf { base: snapshot, base_root, ..self.asks_status() }, &self.volume)
+    }
+
+    /// Refuses to give way to a mirror that gets its images from here, directly or through others
+    /// ([`Destination::know_hop`]): then neither side would take writes.
     ///
     /// # Errors
-    /// [`MirrorError::NotAhead`] unless the other side takes writes; the volume's errors.
+    /// [`MirrorError::NotAhead`].
+    pub fn refuse_following_itself<S: Read + Write + ?Sized>(
+        &self,
+        client: &mut Client<'_, S>,
+    ) -> Result<(), MirrorError> {
+        let (status, _) = self.ask_status(client)?;
+        self.refuse_own_route(&status).map_err(|_| {
+            MirrorError::NotAhead(
+                "it is a mirror of this side, directly or through others: the roles are as after a failback, and nothing is to be done",
+            )
+        })
+    }
+
+    /// Makes this volume, which takes writes, a destination that shows its own head; when it is one
+    /// already, nothing happens. Its device must be long enough
+    /// ([`Volume::device_bytes_as_destination`]). Where the other side is a mirror itself,
+    /// [`Destination::refuse_following_itself`] comes first.
+    ///
+    /// # Errors
+    /// [`MirrorError::NotAhead`] unless the other side takes writes or shows an image that it
+    /// received; the volume's errors.
     pub fn give_way(&self, standing: &Standing) -> Result<Snapshot, MirrorError> {
         if standing.id != self.volume.id() {
             return Err(crate::Refusal::WrongVolume { expected: self.volume.id(), found: standing.id }.into());
         }
-        if standing.role == Role::Destination {
+        let shows_own = standing.own_head.0 != 0;
+        if standing.role == Role::Destination && (shows_own || standing.snapshots.is_empty()) {
             return Err(MirrorError::NotAhead(
-                "it takes no writes; if this side does, nothing is to be done",
+                "it takes no writes, and shows no image that it received; if this side does, nothing is to be done",
             ));
         }
         if let Some(head) = self.volume.own_head() {

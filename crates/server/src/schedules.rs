@@ -6,7 +6,7 @@
 //! while the server was stopped, or the volume was a mirror. A failed run is reported in `cairn
 //! status` and retried at its next time.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cairn_api as api;
@@ -93,6 +93,17 @@ impl Plan {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SchedulesDocument {
     schedules: Vec<Plan>,
+}
+
+/// Writes the schedules of a new volume into its folder. They count from now.
+pub(crate) fn write_default(folder: &Path, now_ms: u64) -> Result<(), ServerError> {
+    let plan = |default: &api::DefaultSchedule| {
+        let keep = api::Keep { last: default.last, ..api::Keep::default() };
+        let every_ms = Some(default.every_ms);
+        plan_of(default.label, &api::SetSchedule { every_ms, keep, ..api::SetSchedule::default() }, now_ms)
+    };
+    let schedules = api::DEFAULT_SCHEDULES.iter().map(plan).collect::<Result<_, _>>()?;
+    state::save(&folder.join("schedules.json"), &SchedulesDocument { schedules })
 }
 
 /// The schedules of one volume.

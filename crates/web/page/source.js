@@ -123,7 +123,7 @@ export function followAgain(app, name, mirror, way) {
           ? `2. Discarded: ${size(divergence.lost_bytes)} that only this side has${divergence.snapshots.length > 0 ? `, and ${count(divergence.snapshots.length, "snapshot")}` : ""}.`
           : "2. Nothing is discarded: the other side has all that was written here.",
         way === "failback" ? "3. Then the roles change: this side takes writes again, and the other side follows it." : null,
-        divergence.other_takes_writes ? null : "The other side does not take writes, and can't be followed now.",
+        divergence.other_takes_writes || divergence.other_is_mirror ? null : "The other side does not take writes, and can't be followed now.",
         divergence.diverged ? `To keep a copy first: \`cairn mirror ${command} ${name}${which} --spill FILE\`` : null,
       ];
     },

@@ -4,11 +4,11 @@
 //! comparisons of active maps: which blocks the base in the bucket lacks, and which blocks are live
 //! in a region that has one of these.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use cairn_base::{SnapshotId, Timestamp, Vbn};
+use cairn_base::{Checksum, SnapshotId, Timestamp, Vbn};
 use cairn_format::stream::{root_digest, table_digest};
 use cairn_format::{FormatError, SnapshotEntry};
 use cairn_stream::{Have, Plan, StreamError};
@@ -52,6 +52,9 @@ pub struct UpdateWork<'a> {
     pub cancel: &'a Arc<AtomicBool>,
     /// Regions that are put although they have not changed.
     pub again: &'a BTreeSet<u32>,
+    /// Snapshots that have another content here than in the bucket are new ones: the volume is a
+    /// mirror, whose source may assign numbers again after it was set back.
+    pub replaces: bool,
     /// Receives the progress after each group of regions. It may block, which slows the update.
     pub told: &'a mut dyn FnMut(UpdateProgress),
 }
@@ -170,7 +173,7 @@ impl VolumeImage {
         cancel: &Arc<AtomicBool>,
     ) -> Result<Seen, SourceError> {
         let none = BTreeSet::new();
-        let work = UpdateWork { workers, now, cancel, again: &none, told: &mut |_| () };
+        let work = UpdateWork { workers, now, cancel, again: &none, replaces: false, told: &mut |_| () };
         Ok(Self::update_with(volume, owner, target, work)?.seen)
     }
 
@@ -185,9 +188,14 @@ impl VolumeImage {
         target: SnapshotId,
         work: UpdateWork<'_>,
     ) -> Result<Updated, SourceError> {
-        let UpdateWork { workers, now, cancel, again, told } = work;
+        let UpdateWork { workers, now, cancel, again, replaces, told } = work;
         owner.settle(cancel)?;
-        let base = snapshots_of(owner.newest_content()).map_err(SourceError::Table)?;
+        let mut base = snapshots_of(owner.newest_content()).map_err(SourceError::Table)?;
+        if replaces {
+            let here: HashMap<SnapshotId, Checksum> =
+                volume.snapshot_entries().iter().map(|entry| (entry.id, root_digest(entry))).collect();
+            base.retain(|entry| here.get(&entry.id).is_none_or(|root| *root == root_digest(entry)));
+        }
         let image = Self::new(volume, &base, target)?;
         let label = image.label();
         if let Some(seen) = owner.seen()

@@ -25,6 +25,8 @@ pub enum Mirror {
         token: Option<String>,
         #[command(flatten)]
         bucket: Box<IntoBucket>,
+        #[command(flatten)]
+        seed: Box<FromVolume>,
         /// Update this often, such as 15m; default: only on request
         #[arg(help_heading = "Schedule", long, value_name = "TIME")]
         every: Option<Interval>,
@@ -311,9 +313,33 @@ pub struct IntoBucket {
     /// Continue the images that another server made there; it then stops
     #[arg(long, requires = "to")]
     pub take_over: bool,
-    /// Only show objects, requests, bytes and money
-    #[arg(short = 'n', long, requires = "to")]
+    /// Only show how much would be sent
+    ///
+    /// With --to also objects, requests and money. The token can be used again by this server.
+    #[arg(help_heading = "Transfer", short = 'n', long)]
     pub dry_run: bool,
+}
+
+/// A volume of this server that becomes the mirror.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Seed")]
+pub struct FromVolume {
+    /// Make this volume here the mirror, and send only differences
+    ///
+    /// For example a restored image dump of the source. Both need a snapshot in common.
+    #[arg(long, value_name = "VOLUME", conflicts_with_all = ["to", "name", "device", "log_device", "history", "placement", "granularity", "history_size", "window", "floor"])]
+    pub from: Option<String>,
+    /// Save changes that only VOLUME has to this new file
+    ///
+    /// The file is on the server's machine. It is an image dump against the common snapshot.
+    #[arg(long, value_name = "FILE", requires = "from", conflicts_with = "discard_divergent")]
+    pub spill: Option<PathBuf>,
+    /// Discard changes that only VOLUME has
+    #[arg(long, requires = "from")]
+    pub discard_divergent: bool,
+    /// Without a common snapshot, compare checksums
+    #[arg(long, requires = "from")]
+    pub compare: bool,
 }
 
 /// The images of a mirror that stay in a bucket.

@@ -22,6 +22,7 @@ use crate::secrets;
 const INVITATION: &str = "token of `cairn peer invite`";
 
 pub mod bucket;
+mod create;
 
 /// Runs a command on mirrors.
 pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failure> {
@@ -35,7 +36,8 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
         Mirror::Create {
             volume,
             token,
-            bucket: _,
+            bucket,
+            seed,
             every,
             continuous,
             when,
@@ -49,9 +51,10 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             link,
         } => {
             let token = secrets::read(token.as_deref(), INVITATION)?;
+            let dry_run = bucket.dry_run;
             let request = api::CreateMirror {
                 volume,
-                name,
+                name: name.or_else(|| seed.from.clone()),
                 token,
                 every_ms: every.map(ms),
                 cron: when.cron,
@@ -66,9 +69,9 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
                 log_device: absolute(log_device.as_slice())?.pop(),
                 history: super::device::beneath(&beneath)?,
                 link: wish(link),
+                seed: create::seed(*seed)?,
             };
-            let job: api::Job = client.post("/v1/mirrors", &request)?;
-            transferred(job, client, output)?;
+            create::run(&request, dry_run, client, output)?;
         }
         Mirror::List | Mirror::Status { name: None } => {
             let mirrors: Vec<api::Mirror> = client.get("/v1/mirrors")?;
@@ -582,8 +585,11 @@ fn divergence(found: &api::Divergence) -> String {
             )
         }
     };
-    let other =
-        if found.other_takes_writes { "" } else { "; the other side takes no writes, and can't be followed" };
+    let other = match (found.other_takes_writes, found.other_is_mirror) {
+        (true, _) => "",
+        (false, true) => "; the other side is a mirror itself, and its image is followed",
+        (false, false) => "; the other side takes no writes, and can't be followed",
+    };
     format!("{common}; {lost}{other}")
 }
 

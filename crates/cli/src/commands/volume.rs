@@ -8,12 +8,12 @@ use cairn_api::{self as api, ErrorKind};
 use super::{follow, print_findings, scrub, summary};
 use crate::arguments::{Cache, Rehearse, Volume};
 use crate::exit::Failure;
-use crate::output::{Output, ago, duration, note_line, print_besides, print_line, size, table};
+use crate::output::{Output, ago, duration, interval, note_line, print_besides, print_line, size, table};
 
 /// Runs a command on volumes.
 pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
-        Volume::Create { name, size: bytes, device, log_device, beneath, bucket, cache } => {
+        Volume::Create { name, size: bytes, device, log_device, no_schedule, beneath, bucket, cache } => {
             let request = api::CreateVolume {
                 bucket,
                 cache: cache_of(&cache)?,
@@ -22,11 +22,15 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
                 devices: absolute(&device)?,
                 log_device: absolute(log_device.as_slice())?.pop(),
                 history: super::device::beneath(&beneath)?,
+                no_schedule,
             };
             let volume: api::Volume = client.post("/v1/volumes", &request)?;
             output.tell(&volume, |volume| {
                 let (name, bytes) = (&volume.name, size(volume.size_bytes));
-                format!("made volume {name} of {bytes}\nnext: cairn lun create {name}/NAME --size SIZE")
+                let snapshots = if no_schedule { String::new() } else { scheduled(name) };
+                format!(
+                    "made volume {name} of {bytes}{snapshots}\nnext: cairn lun create {name}/NAME --size SIZE"
+                )
             });
             if let Some(warning) = over_host(&volume) {
                 note_line(&format!("warning: {warning}"));
@@ -423,6 +427,15 @@ fn role(role: api::VolumeRole) -> &'static str {
         api::VolumeRole::Destination => "destination",
         api::VolumeRole::Unavailable => "unavailable",
     }
+}
+
+/// The schedules that a new volume has.
+fn scheduled(name: &str) -> String {
+    let one = |default: &api::DefaultSchedule| {
+        format!("{} every {} (keeps {})", default.label, interval(Some(default.every_ms)), default.last)
+    };
+    let all: Vec<String> = api::DEFAULT_SCHEDULES.iter().map(one).collect();
+    format!("\nsnapshots: {}; see `cairn snapshot schedule list {name}`", all.join(", "))
 }
 
 /// Devices as the server must name them.

@@ -243,7 +243,10 @@ fn names_a_path(path: &str, body: &[u8]) -> bool {
                 || asked.cache.is_some_and(|cache| cache.disk.is_some())
         }),
         ["", "v1", "mirrors"] => asks(body, |asked: api::CreateMirror| {
-            !asked.devices.is_empty() || asked.log_device.is_some() || asked.history.is_some()
+            !asked.devices.is_empty()
+                || asked.log_device.is_some()
+                || asked.history.is_some()
+                || asked.seed.is_some_and(|seed| seed.spill.is_some())
         }),
         ["", "v1", "volumes", _, "history"] => asks(body, |_: api::EnableHistory| true),
         ["", "v1", "volumes", _, "log"] => asks(body, |asked: api::MoveLog| asked.device.is_some()),

@@ -16,6 +16,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(invite_peer))
         .routes(routes!(rename_peer, revoke_peer))
         .routes(routes!(list_mirrors, create_mirror))
+        .routes(routes!(plan_mirror))
         .routes(routes!(show_mirror, set_mirror, delete_mirror))
         .routes(routes!(update_mirror, price_update))
         .routes(routes!(abort_mirror))
@@ -74,8 +75,9 @@ async fn list_mirrors(State(server): State<Arc<Server>>) -> Answer<Vec<api::Mirr
     blocking(server, |server| Ok(server.list_mirrors())).await
 }
 
-/// Provisions a mirror, begins its baseline and installs its schedule. Devices, a log device and a
-/// history are named on the control socket only.
+/// Provisions a mirror, begins its baseline and installs its schedule; or makes a volume that is
+/// here the mirror. Devices, a log device, a history and a spill are named on the control socket
+/// only.
 #[utoipa::path(post, path = "/v1/mirrors", tag = "mirrors", request_body = api::CreateMirror,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
 async fn create_mirror(
@@ -83,6 +85,16 @@ async fn create_mirror(
     Body(request): Body<api::CreateMirror>,
 ) -> Answer<api::Job> {
     blocking(server, move |server| server.create_mirror(request)).await
+}
+
+/// What the creation of a mirror would send. The token is used; the same server can use it again.
+#[utoipa::path(post, path = "/v1/mirror-plans", tag = "mirrors", request_body = api::CreateMirror,
+    responses((status = 200, body = api::MirrorPlan), (status = "default", body = ErrorBody)))]
+async fn plan_mirror(
+    State(server): State<Arc<Server>>,
+    Body(request): Body<api::CreateMirror>,
+) -> Answer<api::MirrorPlan> {
+    blocking(server, move |server| server.plan_mirror(&request)).await
 }
 
 /// One mirror.

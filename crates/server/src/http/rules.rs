@@ -140,6 +140,14 @@ fn mirror_settings(body: &Value) -> Need {
     }
 }
 
+/// A volume that becomes a mirror takes no more writes, and may lose its own.
+fn new_mirror(body: &Value) -> Need {
+    match body.get("seed") {
+        None | Some(Value::Null) => Operate,
+        Some(_) => Administer,
+    }
+}
+
 /// A LUN that shrinks loses data.
 fn resize(body: &Value) -> Need {
     match body.get("allow_shrink") {
@@ -217,8 +225,9 @@ pub(super) const RULES: &[Rule] = &[
     rule("GET", "/v1/jobs", View, Listed("subject")),
     rule("GET", "/v1/jobs/{job}", View, Job),
     rule("DELETE", "/v1/jobs/{job}", Operate, Job),
+    rule("POST", "/v1/mirror-plans", Operate, Server),
     rule("GET", "/v1/mirrors", ViewOrLocks, Listed("name")),
-    rule("POST", "/v1/mirrors", Operate, Server),
+    rule("POST", "/v1/mirrors", Asked(new_mirror), Server),
     rule("GET", "/v1/mirrors/{mirror}", ViewOrLocks, Volume),
     rule("DELETE", "/v1/mirrors/{mirror}", Administer, Volume),
     rule("PATCH", "/v1/mirrors/{mirror}", Asked(mirror_settings), Volume),

@@ -17,12 +17,14 @@ use crate::error::ServerError;
 use crate::mirrors::document::{Change, Link, Manner, MirrorDocument, millis, now_ms};
 use crate::mirrors::error::MirrorsError;
 use crate::mirrors::limits::Limits;
+use crate::mirrors::role_error::RoleError;
 use crate::peers::Credential;
 use crate::peers::error::PeersError;
 use crate::peers::outbound::{connect, hang_up};
 use crate::peers::token::{Token, random_bytes};
 use crate::peers::wire::LANES_MAX;
 use crate::volumes::NewVolume;
+use crate::volumes::error::VolumesError;
 use crate::{names, state};
 
 /// Time for the source of a deleted mirror to answer: the delete command waits for it.
@@ -46,10 +48,10 @@ impl Server {
         Ok(self.mirrors.show(&*self.mirrors.get(name)?))
     }
 
-    pub(crate) fn create_mirror(&self, request: api::CreateMirror) -> Result<api::Job, ServerError> {
-        let mirrors = &self.mirrors;
-        let name = request.name.as_deref().unwrap_or(&request.volume);
-        names::check("volume", name)?;
+    /// The document of a mirror that is to be created. Everything that can be refused here is,
+    /// before the token is used.
+    pub(super) fn document_of(&self, request: &api::CreateMirror) -> Result<MirrorDocument, ServerError> {
+        names::check("volume", request.name_here())?;
         names::check("volume", &request.volume)?;
         let token = Token::decode(&request.token)?;
         if request.every_ms == Some(0) {
@@ -62,16 +64,12 @@ impl Server {
         let times = request.every_ms.is_some() || cron.is_some();
         let when = When::default().changed(request.every_ms, cron, zone)?;
         let when = when.continuously(request.continuous.then_some(true), times)?;
-        // Everything that can be refused here is, before the token is used.
         if token.volume.as_deref().is_some_and(|only| only != request.volume) {
-            return Err(ServerError::Peers(PeersError::VolumeNotAllowed { volume: request.volume }));
-        }
-        if !matches!(self.volumes.get(name), Err(ServerError::NotFound { .. })) {
-            return Err(ServerError::Mirrors(MirrorsError::DestinationTaken { volume: name.to_owned() }));
+            return Err(ServerError::Peers(PeersError::VolumeNotAllowed { volume: request.volume.clone() }));
         }
         let link = link(&request.link, Link::default())?;
         let relationship = u64::from_le_bytes(random_bytes());
-        let document = MirrorDocument {
+        Ok(MirrorDocument {
             credential: Some(Credential { id: token.id, secret: token.secret }),
             when,
             rpo_ms: request.rpo_ms.filter(|rpo| *rpo > 0),
@@ -82,7 +80,25 @@ impl Server {
             lock_key: request.lock_key.as_deref().map(locks::digest).transpose()?.flatten(),
             origin: true,
             ..MirrorDocument::of(&token.address, token.fingerprint, &request.volume, relationship)
-        };
+        })
+    }
+
+    /// Refuses the name of a volume that is here, for a mirror that gets a new one.
+    pub(super) fn refuse_taken_destination(&self, name: &str) -> Result<(), ServerError> {
+        match self.volumes.get(name) {
+            Err(ServerError::NotFound { .. }) => Ok(()),
+            _ => Err(ServerError::Mirrors(MirrorsError::DestinationTaken { volume: name.to_owned() })),
+        }
+    }
+
+    pub(crate) fn create_mirror(&self, request: api::CreateMirror) -> Result<api::Job, ServerError> {
+        let mirrors = &self.mirrors;
+        let name = request.name_here();
+        let document = self.document_of(&request)?;
+        if let Some(seed) = &request.seed {
+            return self.seed_mirror(name, &request, seed, document);
+        }
+        self.refuse_taken_destination(name)?;
         let patience = document.stall(mirrors.patience);
         let mut stream = connect(&self.identity, &document.link(), patience, &|_| ())?;
         let wanted = Client::hello(&mut stream)
@@ -106,7 +122,7 @@ impl Server {
             beside: Some(&follows),
         };
         self.refuse_second_history(&new)?;
-        let open = self.volumes.create(&new)?;
+        let open = self.volumes.create(&new).map_err(|error| in_words_of_disks(name, error))?;
         let path = self.volumes.folder(name).join("mirror.json");
         let relation = Arc::new(Relation::new(&open, path, document, now_ms(&*self.clock)));
         // The baseline is begun before the schedule can see the mirror.
@@ -332,6 +348,7 @@ impl Server {
         let relation = self.mirrors.get(name)?;
         self.mirrors.refuse_taking_writes(&relation)?;
         self.mirrors.refuse_locked(name)?;
+        self.bucket_mirrors.refuse_if_mirrored(name)?;
         self.refuse_while_dumped(name)?;
         self.refuse_if_in_use(name, |export| export.volume == name)?;
         self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
@@ -360,6 +377,16 @@ impl Server {
         }
         let untold = told.err().map(|error| error.body());
         Ok(api::DeletedMirror { name: name.to_owned(), told: untold.is_none(), untold })
+    }
+}
+
+/// Disks that are as large as those of the source are too small by the areas of a destination.
+fn in_words_of_disks(volume: &str, error: ServerError) -> ServerError {
+    match error {
+        ServerError::Volumes(VolumesError::DeviceTooSmall { need, have, .. }) => {
+            RoleError::DisksTooSmall { volume: volume.to_owned(), need, have }.into()
+        }
+        error => error,
     }
 }
 

@@ -179,7 +179,7 @@ impl MirrorsError {
                 "delete it with `cairn mirror delete {volume}`, or keep it with `cairn mirror failover {volume}`"
             ),
             MirrorsError::DestinationTaken { volume } => {
-                format!("mirror under another name with `--as NAME`, or delete `{volume}` first")
+                format!("mirror under another name with `--as NAME`; if `{volume}` is a copy of the source, such as a restored dump, make it the mirror with `--from {volume}`")
             }
             MirrorsError::AccessUnknown { volume } => {
                 format!("`cairn status` on the source names what is damaged; then `cairn mirror update {volume}`")
@@ -327,10 +327,10 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
         MirrorError::Withheld { group, .. } => format!(
             "make a newer one at the source with `cairn snapshot create --group {group}`, and update again; or have each volume here show its own newest image: `cairn group apart {group}`"
         ),
-        MirrorError::NotAhead(_) => format!(
-            "see `cairn mirror status` on both sides; where the other one is the mirror of a third server: `cairn mirror failover` there, `cairn mirror resync {volume}` here, the same there, and \
-             here once more"
-        ),
+        MirrorError::NotAhead(_) => {
+            "see `cairn mirror status` on both sides: the one with the wanted data must take writes, or follow a third server"
+                .into()
+        }
         _ => format!("update again with `cairn mirror update {volume}`; the last complete image is whole"),
     }
 }

@@ -2,6 +2,7 @@
 //! step.
 
 use cairn_api::ErrorKind;
+use cairn_base::ByteSize;
 
 /// Why a command on a mirror is refused.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +103,69 @@ pub enum RoleError {
         /// The volume.
         volume: String,
     },
+    /// The disks of a new mirror have no room for its redirect area.
+    #[error("the disks for `{volume}` have {}, and a mirror needs {}: the volume, and as much again for blocks whose places are still in use", ByteSize(*have), ByteSize(*need))]
+    DisksTooSmall {
+        /// The mirror.
+        volume: String,
+        /// Bytes.
+        need: u64,
+        /// Bytes.
+        have: u64,
+    },
+    /// A volume that is to become a mirror follows a source already.
+    #[error("`{volume}` is a mirror already, and follows its source")]
+    SeedFollows {
+        /// The volume.
+        volume: String,
+    },
+    /// A volume that is to become a mirror is another one than the source's.
+    #[error("`{volume}` is no copy of `{there}`: the two volumes have different identities")]
+    SeedIsOther {
+        /// The volume here.
+        volume: String,
+        /// The source's volume.
+        there: String,
+    },
+    /// A volume that is to become a mirror has no snapshot that the source still has.
+    #[error("the source has none of the snapshots of `{volume}`{}: they were deleted there, or `{volume}` is from another past of it", newest(snapshot.as_deref()))]
+    SeedStale {
+        /// The volume here.
+        volume: String,
+        /// Its newest snapshot.
+        snapshot: Option<String>,
+        /// The price of a comparison.
+        compare: ByteSize,
+        /// The largest size of the differences.
+        data_max: ByteSize,
+    },
+    /// A volume that is to become a mirror has content that its source lacks.
+    #[error("`{volume}` has changed since {}: {bytes} in it are not at the source{}", since(common.as_deref()), and_snapshots(snapshots))]
+    SeedDiverged {
+        /// The volume here.
+        volume: String,
+        /// The newest common snapshot.
+        common: Option<String>,
+        /// Blocks that only this side has.
+        bytes: ByteSize,
+        /// Snapshots that only this side has.
+        snapshots: Vec<String>,
+    },
+}
+
+fn newest(snapshot: Option<&str>) -> String {
+    snapshot.map(|snapshot| format!(" (the newest is `{snapshot}`)")).unwrap_or_default()
+}
+
+fn since(common: Option<&str>) -> String {
+    common.map_or("it was made".to_owned(), |common| format!("the common snapshot `{common}`"))
+}
+
+fn and_snapshots(snapshots: &[String]) -> String {
+    match snapshots {
+        [] => String::new(),
+        names => format!(", nor are its snapshots {}", names.join(", ")),
+    }
 }
 
 fn and_others(others: usize) -> String {
@@ -124,6 +188,11 @@ impl RoleError {
             RoleError::NoSuchMirror { .. } | RoleError::NoLockKey { .. } => ErrorKind::NotFound,
             RoleError::Locked { .. } | RoleError::LockKeyStays { .. } => ErrorKind::Busy,
             RoleError::WrongLockKey { .. } => ErrorKind::Unauthorized,
+            RoleError::DisksTooSmall { .. } => ErrorKind::TooSmall,
+            RoleError::SeedFollows { .. } => ErrorKind::WrongRole,
+            RoleError::SeedIsOther { .. } | RoleError::SeedStale { .. } | RoleError::SeedDiverged { .. } => {
+                ErrorKind::Diverged
+            }
         }
     }
 
@@ -158,6 +227,22 @@ impl RoleError {
             }
             RoleError::NoLockKey { volume } => {
                 format!("`cairn mirror status {volume}` shows when the last lock ends; a lock key is set with --lock-key at `cairn mirror create`, or with `cairn mirror set` while no snapshot is locked")
+            }
+            RoleError::DisksTooSmall { need, have, .. } => format!(
+                "add a sparse file as the last --device: `truncate -s {} FILE`; it takes space only while such blocks wait",
+                need.saturating_sub(*have).next_multiple_of(1 << 20)
+            ),
+            RoleError::SeedFollows { volume } => format!(
+                "`cairn mirror update {volume}` transfers the newest image, and `cairn mirror resync {volume}` completes an interrupted creation; `cairn mirror repoint {volume} TOKEN` makes it follow another server"
+            ),
+            RoleError::SeedIsOther { there, .. } => format!(
+                "restore an image dump of `{there}` here with `cairn image restore`, and make that volume the mirror; or leave out --from, and everything is sent"
+            ),
+            RoleError::SeedStale { compare, data_max, .. } => format!(
+                "restore a newer dump of the source with `cairn image restore`, and name that volume; or add `--compare --discard-divergent`, which compares {compare} of checksums and sends the differences, at most {data_max}"
+            ),
+            RoleError::SeedDiverged { .. } => {
+                "run the command again with `--spill FILE`, which saves them to a file, or with `--discard-divergent`; `-n` shows what would be sent".into()
             }
             RoleError::WrongLockKey { .. } => "name the file that was named when the lock key was set".into(),
             RoleError::NoSuchMirror { .. } => {

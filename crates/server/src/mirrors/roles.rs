@@ -35,6 +35,7 @@ use crate::volumes::open::OpenVolume;
 use crate::work::jobs::Progress;
 
 mod commands;
+mod seeding;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Largest number of updates with which a mirror catches up before it asks the source to stop.
@@ -288,6 +289,7 @@ impl Mirrors {
             }
         } else if takes_writes || own.as_ref().is_some_and(|head| !decided(head)) {
             let (standing, divergence) = self.compare_sides(relation)?;
+            self.refuse_circle(relation, &standing)?;
             self.refuse_undecided(relation, &divergence, wish)?;
             refuse_without_common(relation, &standing, &divergence, wish)?;
             self.give_way(relation, open, progress, &standing, wish)?;
@@ -316,6 +318,16 @@ impl Mirrors {
             "an image that the other side lacks is being discarded"
         );
         self.keep(relation, |document| document.decision = Some(decision))
+    }
+
+    /// Refuses to follow a mirror that gets its images from here.
+    fn refuse_circle(&self, relation: &Relation, standing: &Standing) -> Result<(), ServerError> {
+        if standing.role == Role::Normal {
+            return Ok(());
+        }
+        let destination = &relation.destination;
+        destination.know_hop(self.hop(&relation.name));
+        self.talk(relation, |client| destination.refuse_following_itself(client))
     }
 
     fn refuse_undecided(

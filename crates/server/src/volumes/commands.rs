@@ -2,6 +2,7 @@
 //! name errors.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,6 +21,7 @@ use crate::mirrors::bucket::error::BucketMirrorError;
 use crate::mirrors::error::MirrorsError;
 use crate::names;
 use crate::names::{ExportName, IMAGE_PREFIX};
+use crate::schedules;
 use crate::volumes::NewVolume;
 use crate::volumes::disks::{blocks_of, new_volume_id};
 use crate::volumes::error::VolumesError;
@@ -39,6 +41,9 @@ impl Server {
             });
         }
         let blocks = request.size_bytes.map(blocks_of).transpose()?;
+        let now_ms = self.clock.now().0 / 1_000_000;
+        // In place with the volume: a crash leaves both or neither.
+        let schedule = |folder: &Path| schedules::write_default(folder, now_ms);
         let new = NewVolume {
             name: &request.name,
             id: new_volume_id(),
@@ -47,7 +52,7 @@ impl Server {
             devices: &request.devices,
             log_device: request.log_device.as_deref(),
             history: request.history.as_ref(),
-            beside: None,
+            beside: if request.no_schedule { None } else { Some(&schedule) },
         };
         self.refuse_second_history(&new)?;
         let open = self.volumes.create(&new)?;

@@ -11,7 +11,7 @@ use cairn_bucket::images::{ClaimSeen, ImageLoad, REGION_BLOCKS, has_snapshot, mo
 
 use super::document::{BucketMirrorDocument, id_in, limit_of};
 use super::error::{BucketMirrorError, Stopped, Why};
-use super::working::{let_go, own_snapshots};
+use super::working::{has_images, let_go, own_snapshots};
 use super::{BucketMirror, BucketMirrors, MIRRORS_MAX};
 use crate::buckets::images::ImagesPlace;
 use crate::daemon::server::Server;
@@ -76,7 +76,7 @@ impl BucketMirrors {
         let place = ImagesPlace::parse(&request.to)?;
         let open = self.volumes.get(&request.volume)?;
         self.check_known(&request.volume)?;
-        if open.is_destination() {
+        if !has_images(&open) {
             return Err(BucketMirrorError::NotASource { volume: request.volume.clone() }.into());
         }
         if open.is_read_only_image() {
@@ -249,9 +249,12 @@ impl Server {
             let document = mirror.document.lock();
             (document.image, document.prefix(), document.images)
         };
-        let own = own_snapshots(&open.volume, &prefix);
-        let base = own.iter().map(|(entry, _)| entry.id);
-        let base = base.rev().find(|id| image.is_some_and(|image| image.number == id.0));
+        let own = match open.is_destination() {
+            true => open.volume.snapshots().into_iter().map(|snapshot| snapshot.id).collect(),
+            false => own_snapshots(&open.volume, &prefix).into_iter().map(|(entry, _)| entry.id).collect(),
+        };
+        let own: Vec<SnapshotId> = own;
+        let base = own.into_iter().rev().find(|id| image.is_some_and(|image| image.number == id.0));
         let changed = match base {
             Some(base) => {
                 let behind = open.volume.changed_since_snapshot(base);

@@ -43,8 +43,8 @@ pub enum BucketMirrorError {
         /// The mirror.
         mirror: String,
     },
-    /// The volume follows a source.
-    #[error("`{volume}` is the destination of a mirror, and its images come from its source")]
+    /// The volume shows no image that it received, and takes no writes.
+    #[error("`{volume}` takes no writes, and shows no image of its source: there is nothing to mirror")]
     NotASource {
         /// The volume.
         volume: String,
@@ -141,7 +141,7 @@ impl BucketMirrorError {
             }
             BucketMirrorError::Paused { mirror } => format!("resume it with `cairn mirror resume {mirror}`"),
             BucketMirrorError::NotASource { .. } => {
-                "mirror it into the bucket on the server of its source, or after a failover here".into()
+                "mirror it on the server of its source, or once an image of its source is here".into()
             }
             BucketMirrorError::Stopped { mirror, stopped } => next_of(stopped.why, mirror),
         }

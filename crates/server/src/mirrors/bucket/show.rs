@@ -8,6 +8,7 @@ use cairn_volume::Volume;
 use super::document::{BucketMirrorDocument, Image};
 use super::error::{BucketMirrorError, Why, next_of};
 use super::overdue::overdue;
+use super::working::has_images;
 use super::{BucketMirror, BucketMirrors, Live};
 use crate::mirrors::document::millis;
 
@@ -25,7 +26,7 @@ struct Facts<'a> {
     volume: &'a str,
     document: &'a BucketMirrorDocument,
     live: &'a Live,
-    is_destination: bool,
+    has_images: bool,
     lag_ms: Option<u64>,
 }
 
@@ -72,7 +73,7 @@ impl BucketMirrors {
             volume: &mirror.volume,
             document: &document,
             live: &live,
-            is_destination: open.as_ref().is_some_and(|open| open.is_destination()),
+            has_images: open.as_ref().is_none_or(|open| has_images(open)),
             lag_ms,
         };
         let over_rpo = facts.is_late();
@@ -175,7 +176,7 @@ impl Facts<'_> {
             remedy,
             check,
         };
-        if self.is_destination {
+        if !self.has_images {
             let error = BucketMirrorError::NotASource { volume: self.volume.to_owned() };
             return judged(State::NotASource, &error.to_string(), Some(error.next()), 1);
         }

@@ -13,7 +13,7 @@ use cairn_bucket::images::{
 };
 use cairn_bucket::{Nonce, Use, Waiting, Workers};
 use cairn_format::SnapshotEntry;
-use cairn_stream::MIRROR_PREFIX;
+use cairn_stream::{MIRROR_PREFIX, StreamError};
 use cairn_volume::{Volume, VolumeError};
 
 use super::continuous;
@@ -23,6 +23,7 @@ use super::rounds::{Consequence, GRACE, LOOK_EVERY, Task, claims_after, conseque
 use super::{BucketMirror, BucketMirrors, Holding};
 use crate::buckets::{OpenBucket, in_words, rng};
 use crate::error::ServerError;
+use crate::mirrors::error::MirrorsError;
 use crate::mirrors::role_error::RoleError;
 use crate::names;
 use crate::volumes::open::OpenVolume;
@@ -114,6 +115,38 @@ fn has_all_snapshots(content: &[u8], volume: &Volume) -> bool {
     snapshots_of(content).is_ok_and(|entries| of(&entries) == of(&volume.snapshot_entries()))
 }
 
+/// Whether a volume has images to mirror: one that takes writes, or a mirror that shows what it
+/// received.
+pub(super) fn has_images(open: &OpenVolume) -> bool {
+    !open.is_destination() || (open.volume.own_head().is_none() && !open.is_read_only_image())
+}
+
+/// The image that a mirror shows.
+fn shown(open: &OpenVolume) -> Result<SnapshotEntry, ServerError> {
+    let id = open.volume.status().cursor.snapshot;
+    let entry = open.volume.snapshot_entries().into_iter().find(|entry| entry.id == id);
+    entry.ok_or_else(|| ServerError::Mirrors(MirrorsError::NoImage { volume: open.name.clone() }))
+}
+
+/// A mirror may have received its next image after the first look at the one before: the next try
+/// takes that.
+fn replaced_meanwhile(mirror: &BucketMirror, error: SourceError) -> Failure {
+    let is_gone = match &error {
+        SourceError::Stream(StreamError::Diverged { .. }) => true,
+        SourceError::Stream(StreamError::Volume(error)) | SourceError::Volume(error) => {
+            matches!(error, VolumeError::NoSuchSnapshot(_))
+        }
+        _ => false,
+    };
+    match is_gone {
+        true => {
+            let by = "the mirror has received its next image meanwhile";
+            ServerError::Busy { name: mirror.name(), by }.into()
+        }
+        false => error.into(),
+    }
+}
+
 impl BucketMirrors {
     /// Opens the bucket of a mirror. The running job shows the failures that the store waits out.
     pub(super) fn open_bucket(
@@ -143,7 +176,7 @@ impl BucketMirrors {
         open: &Arc<OpenVolume>,
         progress: &Progress,
     ) -> Result<(), Failure> {
-        if open.is_destination() {
+        if !has_images(open) {
             let volume = mirror.volume.clone();
             return Err(ServerError::from(BucketMirrorError::NotASource { volume }).into());
         }
@@ -226,7 +259,12 @@ impl BucketMirrors {
         progress.phase("comparing");
         holding.owner.settle(cancel)?;
         let content = holding.owner.newest_content().to_vec();
-        let own = own_snapshots(volume, &prefix);
+        // A mirror has no snapshots of its own: the image that it shows goes into the bucket.
+        let shown = open.is_destination().then(|| shown(open)).transpose()?;
+        let own = match &shown {
+            Some(shown) => vec![(shown.clone(), 0)],
+            None => own_snapshots(volume, &prefix),
+        };
         let base = own.iter().rev().map(|(entry, _)| entry).find(|entry| has_snapshot(&content, entry));
         let is_newest =
             |entry: &&SnapshotEntry| holding.owner.newest().is_some_and(|newest| newest.number == entry.id.0);
@@ -243,17 +281,23 @@ impl BucketMirrors {
             }
             self.note_image(mirror, holding, last(true), &repairs)?;
             self.move_on(mirror, open, &holding.owner)?;
-            self.release(mirror, open, &prefix, base.map(|base| base.id))?;
+            if shown.is_none() {
+                self.release(mirror, open, &prefix, base.map(|base| base.id))?;
+            }
             return Ok(false);
         }
-        let (target, resumes) =
-            self.target(mirror, open, (prefix.as_str(), &own[..]), base.map(|base| base.id))?;
-        volume.hold_snapshot(target, true)?;
-        let stale: Vec<SnapshotId> = own.iter().map(|(entry, _)| entry.id).collect();
-        let read = self.reads_image(mirror, open).map(|(_, number)| SnapshotId(number));
-        let is_stale =
-            |id: &SnapshotId| *id != target && Some(*id) != base.map(|base| base.id) && Some(*id) != read;
-        let_go(volume, &stale.into_iter().filter(is_stale).collect::<Vec<_>>())?;
+        let (target, resumes) = match &shown {
+            Some(shown) => (shown.id, false),
+            None => self.target(mirror, open, (prefix.as_str(), &own[..]), base.map(|base| base.id))?,
+        };
+        if shown.is_none() {
+            volume.hold_snapshot(target, true)?;
+            let stale: Vec<SnapshotId> = own.iter().map(|(entry, _)| entry.id).collect();
+            let read = self.reads_image(mirror, open).map(|(_, number)| SnapshotId(number));
+            let is_stale =
+                |id: &SnapshotId| *id != target && Some(*id) != base.map(|base| base.id) && Some(*id) != read;
+            let_go(volume, &stale.into_iter().filter(is_stale).collect::<Vec<_>>())?;
+        }
         progress.phase("transferring");
         mirror.set_pace(self.now_ms());
         let mut put = 0;
@@ -271,8 +315,18 @@ impl BucketMirrors {
         mirror.live.lock().putting = Some((target.0, resumes));
         let workers: Arc<dyn Workers> = holding.bucket.workers.clone();
         let now = self.clock.now();
-        let work = UpdateWork { workers: &workers, now, cancel, again: &repairs, told: &mut told };
-        let updated = VolumeImage::update_with(volume, &mut holding.owner, target, work)?;
+        let work = UpdateWork {
+            workers: &workers,
+            now,
+            cancel,
+            again: &repairs,
+            replaces: shown.is_some(),
+            told: &mut told,
+        };
+        let updated =
+            VolumeImage::update_with(volume, &mut holding.owner, target, work).map_err(|error| {
+                if shown.is_some() { replaced_meanwhile(mirror, error) } else { error.into() }
+            })?;
         mirror.live.lock().putting = None;
         let took = self.clock.monotonic().saturating_sub(began);
         let last = api::BucketTransfer {
@@ -291,7 +345,9 @@ impl BucketMirrors {
                 updated.resumed
             ));
         }
-        self.release(mirror, open, &prefix, Some(target))?;
+        if shown.is_none() {
+            self.release(mirror, open, &prefix, Some(target))?;
+        }
         Ok(resumes)
     }
 

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use cairn_api as api;
-use cairn_mirror::{Departure, Follower};
-use cairn_volume::Role;
+use cairn_mirror::{Departure, Follower, Standing};
+use cairn_volume::{Divergence, Role};
 
 use crate::daemon::server::Server;
 use crate::error::ServerError;
@@ -128,20 +128,7 @@ impl Server {
         let relation = self.other_side(name, request.from.as_deref(), request.mirror.as_deref())?;
         let (standing, divergence) = self.mirrors.compare_sides(&relation)?;
         let document = relation.document.lock().clone();
-        let lost = is_lost(&divergence);
-        Ok(api::Divergence {
-            name: name.to_owned(),
-            address: document.address,
-            volume: document.volume,
-            other_takes_writes: standing.role == Role::Normal,
-            common: divergence.common.as_ref().map(|common| common.name.clone()),
-            common_ms: divergence.common.as_ref().map(|common| common.created.0 / 1_000_000),
-            common_generation: divergence.common.as_ref().map(|common| common.generation.0),
-            diverged: lost,
-            lost_blocks: if lost { divergence.blocks } else { 0 },
-            lost_bytes: if lost { divergence.blocks * BLOCK } else { 0 },
-            snapshots: divergence.snapshots.into_iter().map(|snapshot| snapshot.name).collect(),
-        })
+        Ok(described(name, &document, &standing, &divergence))
     }
 
     /// Checks that a volume can follow the other side, and with `alone` that it can take its role
@@ -216,7 +203,7 @@ impl Server {
         }
     }
 
-    fn refuse_nonsense(&self, wish: &api::ResyncRequest) -> Result<(), ServerError> {
+    pub(super) fn refuse_nonsense(&self, wish: &api::ResyncRequest) -> Result<(), ServerError> {
         if wish.spill.is_some() && wish.discard {
             let fault = "local changes are either saved or discarded, not both";
             return Err(ServerError::Invalid { fault, next: "give --spill FILE or --discard-divergent" });
@@ -227,5 +214,30 @@ impl Server {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// The data that only this side has, as the API describes it.
+pub(super) fn described(
+    name: &str,
+    document: &MirrorDocument,
+    standing: &Standing,
+    divergence: &Divergence,
+) -> api::Divergence {
+    let (common, lost) = (divergence.common.as_ref(), is_lost(divergence));
+    let follows = standing.role == Role::Destination && standing.own_head.0 == 0;
+    api::Divergence {
+        name: name.to_owned(),
+        address: document.address.clone(),
+        volume: document.volume.clone(),
+        other_takes_writes: standing.role == Role::Normal,
+        other_is_mirror: follows && !standing.snapshots.is_empty(),
+        common: common.map(|common| common.name.clone()),
+        common_ms: common.map(|common| common.created.0 / 1_000_000),
+        common_generation: common.map(|common| common.generation.0),
+        diverged: lost,
+        lost_blocks: if lost { divergence.blocks } else { 0 },
+        lost_bytes: if lost { divergence.blocks * BLOCK } else { 0 },
+        snapshots: divergence.snapshots.iter().map(|snapshot| snapshot.name.clone()).collect(),
     }
 }
