@@ -112,6 +112,7 @@ enum Kind {
     Follower,
     Bucket,
     Notify,
+    Fleet,
 }
 
 /// The word to complete, and the server that has the names.
@@ -199,6 +200,7 @@ fn kind(path: &[&str], argument: &str) -> Option<Kind> {
         (["mirror", _], "name") => Kind::Mirror,
         (["bucket", _] | ["bucket", "key", _], "name") => Kind::Bucket,
         (["notify", _], "name") => Kind::Notify,
+        (["fleet", "show" | "test" | "delete"], "name") => Kind::Fleet,
         _ => return None,
     };
     Some(kind)
@@ -291,6 +293,10 @@ fn known(kind: Kind, typed: &str, client: &Client) -> Result<BTreeSet<String>, a
         Kind::Bucket => {
             let buckets: Vec<api::Bucket> = client.get("/v1/buckets")?;
             buckets.into_iter().map(|bucket| bucket.name).collect()
+        }
+        Kind::Fleet => {
+            let servers: Vec<api::FleetServer> = client.get("/v1/fleet")?;
+            servers.into_iter().map(|server| server.name).collect()
         }
         Kind::Notify => {
             let targets: Vec<api::NotifyTarget> = client.get("/v1/notify")?;
