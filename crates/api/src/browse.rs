@@ -18,6 +18,19 @@ pub struct FilePlace {
     pub path: String,
     /// Its bytes, percent-encoded, in place of `path`.
     pub path_bytes: Option<String>,
+    /// The form of a folder that is downloaded; by default tar.
+    pub archive: Option<Archive>,
+}
+
+/// The form of a folder that is downloaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Archive {
+    /// POSIX pax: with owners, hard links, extended attributes and special files.
+    #[default]
+    Tar,
+    /// Names, contents, permissions and times.
+    Zip,
 }
 
 /// A page of a listing.
@@ -182,4 +195,43 @@ pub struct RestoredFiles {
     pub files: u64,
     /// Bytes of content; 0 before the restore.
     pub bytes: u64,
+}
+
+/// A page of a listing inside an image dump in a bucket.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListDumpFiles {
+    /// `VOLUME`, `VOLUME@DUMP` or `PATH/VOLUME@DUMP`, where VOLUME is a name or an id and DUMP the
+    /// beginning of an id or the name of a snapshot.
+    pub of: String,
+    /// An older snapshot in the dump; by default the snapshot that was dumped.
+    pub at: Option<String>,
+    /// A directory; by default the root.
+    #[serde(default)]
+    pub path: String,
+    /// Its bytes, percent-encoded, in place of `path`.
+    pub path_bytes: Option<String>,
+    /// The `more` of the previous page; by default the listing begins.
+    pub after: Option<String>,
+    /// Names on the page: 1 to 1,000, by default 1,000.
+    pub limit: Option<u32>,
+}
+
+/// A path in an image dump in a bucket.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct DumpFilePlace {
+    /// The dump, as for a listing.
+    pub of: String,
+    /// An older snapshot in the dump; by default the snapshot that was dumped.
+    pub at: Option<String>,
+    /// The path; by default the root.
+    #[serde(default)]
+    pub path: String,
+    /// Its bytes, percent-encoded, in place of `path`.
+    pub path_bytes: Option<String>,
+    /// The form of a folder that is downloaded; by default tar.
+    pub archive: Option<Archive>,
 }

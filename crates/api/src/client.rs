@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
@@ -50,6 +50,7 @@ pub struct Client {
     note: fn(&str),
     told_version: std::cell::Cell<bool>,
     patience: std::cell::Cell<Duration>,
+    answer_max: std::cell::Cell<usize>,
 }
 
 impl Client {
@@ -57,7 +58,8 @@ impl Client {
     pub fn new(place: Place, note: fn(&str)) -> Result<Self, ErrorBody> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (told_version, patience) = (std::cell::Cell::new(false), std::cell::Cell::new(PATIENCE));
-        Ok(Self { place, tls: None, runtime, note, told_version, patience })
+        let answer_max = std::cell::Cell::new(usize::MAX);
+        Ok(Self { place, tls: None, runtime, note, told_version, patience, answer_max })
     }
 
     /// Uses TLS over TCP from now on, and trusts the roots in this PEM.
@@ -83,9 +85,14 @@ impl Client {
         Ok(())
     }
 
-    /// Whether it uses TLS.
-    pub fn has_tls(&self) -> bool {
-        self.tls.is_some()
+    /// Its configuration of TLS, if it uses that.
+    pub fn tls(&self) -> Option<Arc<ClientConfig>> {
+        self.tls.clone()
+    }
+
+    /// Reads no longer answers than that from now on, in bytes.
+    pub fn read_at_most(&self, bytes: usize) {
+        self.answer_max.set(bytes);
     }
 
     /// Waits no longer than that for an answer from now on.
@@ -260,25 +267,26 @@ impl Client {
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answer, ErrorBody> {
+        let answer_max = self.answer_max.get();
         match &self.place {
             Place::Data(dir) => {
                 let path = dir.join("control.sock");
                 let stream = tokio::net::UnixStream::connect(&path)
                     .await
                     .map_err(|error| no_server(&dir.display(), Some(dir), &error))?;
-                converse(stream, request).await
+                converse(stream, request, answer_max).await
             }
             Place::Unix(path) => {
                 let stream = tokio::net::UnixStream::connect(path)
                     .await
                     .map_err(|error| no_server(&path.display(), None, &error))?;
-                converse(stream, request).await
+                converse(stream, request, answer_max).await
             }
             Place::Tcp(address, _) => {
                 let stream = tokio::net::TcpStream::connect(address)
                     .await
                     .map_err(|error| no_server(address, None, &error))?;
-                let Some(tls) = &self.tls else { return converse(stream, request).await };
+                let Some(tls) = &self.tls else { return converse(stream, request, answer_max).await };
                 let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
                 let host = host.trim_matches(['[', ']']).to_owned();
                 let name = ServerName::try_from(host).map_err(|error| broken(&error))?;
@@ -290,7 +298,7 @@ impl Client {
                         "check that --tls-root has the root of this server (`cairn tls root` there), and that the server has --tls; `cairn tls show` lists its names",
                     )
                 })?;
-                converse(stream, request).await
+                converse(stream, request, answer_max).await
             }
         }
     }
@@ -309,14 +317,15 @@ impl Client {
 async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     request: Request<Full<Bytes>>,
+    answer_max: usize,
 ) -> Result<Answer, ErrorBody> {
-    let cut = |error: hyper::Error| {
+    fn cut(error: impl std::fmt::Display) -> ErrorBody {
         ErrorBody::new(
             ErrorKind::Failed,
             format!("the server broke the connection: {error}"),
             "see whether it still runs with `cairn status`, and its log",
         )
-    };
+    }
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(cut)?;
     let driver = tokio::spawn(connection);
@@ -324,7 +333,8 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let status = response.status();
     let version = response.headers().get(VERSION_HEADER).and_then(|value| value.to_str().ok());
     let version = version.map(str::to_owned);
-    let bytes = response.into_body().collect().await.map_err(cut)?.to_bytes();
+    let body = Limited::new(response.into_body(), answer_max).collect().await;
+    let bytes = body.map_err(cut)?.to_bytes();
     driver.abort();
     Ok((status, version, bytes))
 }

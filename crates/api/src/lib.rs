@@ -21,6 +21,7 @@ mod drills;
 mod dumps;
 mod errors;
 mod findings;
+mod fleet;
 mod governor;
 mod groups;
 mod hooks;
@@ -50,8 +51,8 @@ pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target, WriteCache
 pub use activity::{Activity, Rate};
 pub use address::{Address, DEFAULT_DATA, InvalidAddress};
 pub use browse::{
-    Download, FileEntry, FileKind, FileListing, FilePlace, FileVersion, FileVersions, ListFiles,
-    ListVersions, RestoreFiles, RestoredFiles,
+    Archive, Download, DumpFilePlace, FileEntry, FileKind, FileListing, FilePlace, FileVersion, FileVersions,
+    ListDumpFiles, ListFiles, ListVersions, RestoreFiles, RestoredFiles,
 };
 pub use bucket_mirrors::{
     BucketImage, BucketImages, BucketImagesQuery, BucketMirror, BucketMirrorPlan, BucketMirrorState,
@@ -77,6 +78,7 @@ pub use dumps::{
 };
 pub use errors::{ErrorBody, ErrorKind, Problem};
 pub use findings::{FileIn, file_of, file_of_finding, name_findings, shown_path};
+pub use fleet::{AddFleetServer, FleetQuery, FleetServer, FleetState, FleetSummary};
 pub use governor::{Governor, SetGovernor};
 pub use groups::{
     CreateGroup, Group, GroupFailover, GroupFailoverState, GroupLoss, GroupMember, GroupReverse,
@@ -108,10 +110,15 @@ pub use quotas::{Quota, SetQuota};
 pub use recordings::{RecordExport, Recording};
 pub use schedules::{DEFAULT_SCHEDULES, DefaultSchedule, Keep, Schedule, SetSchedule, Simulate, Simulation};
 pub use scrub::{CheckFinding, CheckRequest, CheckResult, DamagedBlock, Scrub, ScrubRequest, ScrubResult};
-pub use snapshots::{CreateSnapshot, Freed, HoldSnapshot, RenameSnapshot, Snapshot};
+pub use snapshots::{
+    CreateSnapshot, Freed, FreesWith, HoldSnapshot, RenameSnapshot, Snapshot, SnapshotFrees,
+};
 pub use status::{DamagedFile, GiveUpState, GivenUp, RestoreState, StateBackup, Status};
 pub use tls::{IssueCertificate, IssuedCertificate, Tls};
-pub use tokens::{AccessToken, AuditEntry, AuditOutcome, AuditQuery, CreateToken, CreatedToken, Role};
+pub use tokens::{
+    AccessToken, AuditEntry, AuditOutcome, AuditQuery, CreateToken, CreatedToken, ForbiddenRequest,
+    OwnAccess, Role,
+};
 pub use uris::{tcp_uri, unix_uri};
 pub use verify::{MirrorVerify, VerifyRequest};
 pub use volumes::{

@@ -42,6 +42,31 @@ pub struct RenameSnapshot {
     pub name: String,
 }
 
+/// The space that a deletion of a snapshot would free, alone and together with its neighbours in
+/// time.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotFrees {
+    /// VOLUME@SNAPSHOT.
+    pub name: String,
+    /// Of this snapshot alone.
+    pub alone_bytes: u64,
+    /// Together with the one before it; none, if it is the oldest one.
+    pub with_earlier: Option<FreesWith>,
+    /// Together with the one after it; none, if it is the newest one.
+    pub with_later: Option<FreesWith>,
+    /// Together with both.
+    pub with_both_bytes: Option<u64>,
+}
+
+/// A neighbour of a snapshot, and the space that a deletion of both would free.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FreesWith {
+    /// VOLUME@SNAPSHOT of the neighbour.
+    pub name: String,
+    /// Of both.
+    pub bytes: u64,
+}
+
 /// The space freed by a deletion.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Freed {

@@ -63,6 +63,29 @@ pub struct AccessToken {
     pub expired: bool,
 }
 
+/// The access of the client that asks.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct OwnAccess {
+    /// `token NAME`, or `uid N` for a user of the control socket.
+    pub name: String,
+    /// Its role.
+    pub role: Role,
+    /// The only volumes that it shows and changes; all, and the server itself, when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<Vec<String>>,
+    /// The requests that it may not make.
+    pub forbidden: Vec<ForbiddenRequest>,
+}
+
+/// A request that a client may not make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ForbiddenRequest {
+    /// The method and the route, as the description of the API has them.
+    pub request: String,
+    /// The roles that permit it, or the kind of token, in words.
+    pub needs: String,
+}
+
 /// A token that was created.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 pub struct CreatedToken {

@@ -11,6 +11,7 @@ mod access;
 mod bucket;
 mod device;
 mod files;
+mod fleet;
 mod group;
 mod image;
 mod job;
@@ -27,6 +28,7 @@ pub use access::{Audit, RoleName, Tls, Token};
 pub use bucket::{AddBucket, Bucket, BucketKey};
 pub use device::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
 pub use files::{CountLimit, DiffSnapshots, Dump, Mount, Quota, SetQuota, SizeLimit, TreeName, Unmount};
+pub use fleet::Fleet;
 pub use group::{Group, SetGroup};
 pub use image::{
     DumpImage, DumpName, ExtractImage, Image, MountImage, PruneImages, RestoreImage, is_in_bucket, split_path,
@@ -201,6 +203,9 @@ pub enum Command {
     /// Send problems to people: mail, webhooks, commands and pings
     #[command(subcommand)]
     Notify(Notify),
+    /// Show other servers beside this one, the worst first
+    #[command(subcommand)]
+    Fleet(Fleet),
     /// Record, import, analyse, replay and generate traces of devices
     #[command(subcommand)]
     Trace(Trace),

@@ -8,6 +8,7 @@ mod device;
 mod drill;
 mod dump;
 mod export;
+mod fleet;
 mod group;
 pub mod image;
 mod job;
@@ -72,6 +73,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Bucket(command) => bucket::run(command, client, output),
         Command::Key(_) => key::list(client, output),
         Command::Notify(command) => notify::run(command, client, output),
+        Command::Fleet(command) => fleet::run(command, client, output),
         Command::Trace(Trace::Record(asked)) => trace::run_record(&asked, client, output),
         Command::Trace(Trace::List) => trace::list_recordings(client, output),
         Command::Plan(asked) => trace::run_live_plan(&asked, client, output),

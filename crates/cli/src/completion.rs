@@ -113,6 +113,7 @@ enum Kind {
     Bucket,
     Notify,
     Job,
+    Fleet,
 }
 
 /// The word to complete, and the server that has the names.
@@ -202,6 +203,7 @@ fn kind(path: &[&str], argument: &str) -> Option<Kind> {
         (["bucket", _] | ["bucket", "key", _], "name") => Kind::Bucket,
         (["notify", _], "name") => Kind::Notify,
         (["job", _], "id") => Kind::Job,
+        (["fleet", "show" | "test" | "delete"], "name") => Kind::Fleet,
         _ => return None,
     };
     Some(kind)
@@ -294,6 +296,10 @@ fn known(kind: Kind, typed: &str, client: &Client) -> Result<BTreeSet<String>, a
         Kind::Bucket => {
             let buckets: Vec<api::Bucket> = client.get("/v1/buckets")?;
             buckets.into_iter().map(|bucket| bucket.name).collect()
+        }
+        Kind::Fleet => {
+            let servers: Vec<api::FleetServer> = client.get("/v1/fleet")?;
+            servers.into_iter().map(|server| server.name).collect()
         }
         Kind::Notify => {
             let targets: Vec<api::NotifyTarget> = client.get("/v1/notify")?;

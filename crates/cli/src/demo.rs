@@ -456,3 +456,16 @@ impl From<ClientError> for Failure {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn demo_that_is_kept_ends_with_the_lines_that_open_both_pages() {
+        let text = next_steps(Path::new("/bin/cairn"), Path::new("/tmp/cairn-demo"));
+        let last: Vec<&str> = text.lines().rev().take(3).map(str::trim).collect();
+        let web = |name: &str| format!("/bin/cairn web --data /tmp/cairn-demo/{name}");
+        assert_eq!(last, [web("destination"), web("source"), "to open their web pages:".to_owned()]);
+    }
+}

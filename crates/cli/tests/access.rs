@@ -89,15 +89,88 @@ fn token_from_the_command_line_has_its_role_over_tls() {
     if let Some(answer) = foreign("curl", &["-sS", "-H", &header, &url]) {
         assert!(!answer.status.success(), "its certificate is of no authority that the machine knows");
     }
+    page_of_a_command_passes_on_over_tls(&http, &token, &root);
+    let other = other_server_shows_this_one(dir.path(), &http, &token, &root);
     let listed = server.good(&["token", "list"]);
     assert!(listed.contains("reader") && listed.contains("http-token"), "{listed}");
     assert!(!listed.contains(secret.trim()));
     server.good(&["token", "revoke", "reader", "--yes"]);
     assert_eq!(far(&["status"]).status.code(), Some(12));
+    let said = other.bad(12, "peer-refused", &["fleet", "test", "storage1"]);
+    assert!(said.starts_with(&http), "{said}");
+    assert!(other.good(&["fleet", "list"]).contains("UNREACHABLE"));
     let audit = server.good(&["audit", "list", "--since", "1h"]);
     for line in ["token reader", "refused: this request needs the role administrator", "POST /v1/tokens"] {
         assert!(audit.contains(line), "{audit}");
     }
+}
+
+/// `cairn web` with `--server`: the browser talks to this machine, and the command to the server.
+fn page_of_a_command_passes_on_over_tls(http: &str, token: &str, root: &str) {
+    use std::io::{BufRead, BufReader, Read, Write};
+    let mut web = cairn();
+    web.args(["web", "--no-open", "--json", "--server", http, "--token-file", token, "--tls-root", root]);
+    let mut web = web.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(web.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let told: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let url = told["url"].as_str().unwrap().trim_start_matches("http://");
+    let (address, link) = url.split_once("/#link=").unwrap();
+    let ask = |method: &str, path: &str, headers: &str, body: &str| {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let length = body.len();
+        write!(stream, "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let begun = ask("POST", "/session", "x-cairn: none\r\n", &format!("{{\"secret\":\"{link}\"}}"));
+    let part =
+        |begin: &str, end: char| begun.split(begin).nth(1).unwrap().split(end).next().unwrap().to_owned();
+    let session =
+        format!("cookie: {}\r\nx-cairn: {}\r\n", part("set-cookie: ", ';'), part("\"key\":\"", '"'));
+    let status = ask("GET", "/v1/status", &session, "");
+    assert!(status.starts_with("HTTP/1.1 200") && status.contains("\"volumes\""), "{status}");
+    assert!(ask("GET", "/v1/access", &session, "").contains("\"token reader\""));
+    let refused = ask("DELETE", "/v1/volumes/v", &session, "");
+    assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+    web.kill().unwrap();
+    web.wait().unwrap();
+}
+
+/// Another server that reads this one with a token of a viewer; no list has that.
+fn other_server_shows_this_one(dir: &Path, http: &str, token: &str, root: &str) -> Running {
+    let own = ["--mirror", "off", "--iscsi", "off", "--nbd", "off"];
+    let other = Running::start_with(dir, "fleet", &own);
+    let from_file = format!("@{token}");
+    let add = ["fleet", "create", "storage1", http, "--token", &from_file];
+    let with_root = [&add[..], &["--root", root]].concat();
+    // Without TLS, at an address that is not of this machine, with a wrong token, and with one that
+    // may do more than it needs.
+    assert!(!other.run(&add).status.success());
+    let far = ["fleet", "create", "storage1", "192.0.2.1:7400", "--token", &from_file];
+    assert!(other.bad(2, "usage", &far).contains("in the clear"));
+    let wrong = format!("@{}", file(dir, "wrong", "cairnkey-wrong"));
+    other.bad(12, "peer-refused", &["fleet", "create", "storage1", http, "--token", &wrong, "--root", root]);
+    let first = format!("@{}", dir.join("server/http-token").display());
+    let high = ["fleet", "create", "storage1", http, "--token", &first, "--root", root];
+    assert!(other.bad(2, "usage", &high).contains("the role administrator"));
+    other.good(&with_root);
+    other.bad(21, "taken", &with_root);
+    let listed = other.good(&["fleet", "list"]);
+    assert!(listed.contains("storage1") && listed.contains(http), "{listed}");
+    let shown = other.json(&["fleet", "show", "storage1"]);
+    assert_eq!((&shown["tls"], &shown["summary"]["volumes"]), (&true.into(), &1.into()), "{shown}");
+    let secret = std::fs::read_to_string(token).unwrap();
+    let audit = other.json(&["audit", "list"]).to_string();
+    for text in [listed, shown.to_string(), other.json(&["fleet", "list"]).to_string(), audit] {
+        assert!(!text.contains(secret.trim()), "{text}");
+    }
+    let kept = other.data.join("fleet.json");
+    assert!(std::fs::read_to_string(&kept).unwrap().contains(secret.trim()));
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(kept).unwrap());
+    assert_eq!(mode & 0o777, 0o600);
+    other
 }
 
 #[test]
@@ -190,6 +263,38 @@ fn nbd_client_with_a_certificate_is_admitted_and_verifies_the_server() {
     if let Some(info) = foreign("qemu-img", &["info", "--object", &credentials, "--image-opts", &image]) {
         assert!(info.status.success() && said(&info).contains("8 MiB"), "{}", said(&info));
     }
+    // As nbdkit-nbd-plugin(1) and libnbd(3) have it; both verify the server.
+    for (name, is_admitted) in [("backup1", true), ("backup2", false)] {
+        let certificates = format!("tls-certificates={}", folder(name));
+        let (address, number) = (format!("hostname={host}"), format!("port={port}"));
+        let by_parts =
+            ["nbd", &address, &number, "export=v/db", "tls=require", &certificates, "tls-verify=true"];
+        let plain = format!("uri=nbds://{nbd}/v/db");
+        let by_uri = ["nbd", &plain, &certificates, "tls-verify=true"];
+        for arguments in [&by_parts[..], &by_uri] {
+            let all = [&["-U", "-"], arguments, &["--run", "nbdinfo --size \"$uri\""]].concat();
+            let Some(answer) = foreign("nbdkit", &all) else { break };
+            let has_size = String::from_utf8_lossy(&answer.stdout).trim() == "8388608";
+            assert_eq!(has_size, is_admitted, "{name} {arguments:?}: {}", said(&answer));
+        }
+        let script = format!(
+            "import nbd\nh = nbd.NBD()\nh.set_tls(nbd.TLS_REQUIRE)\nh.set_tls_certificates('{}')\n\
+             h.set_tls_verify_peer(True)\nh.set_export_name('v/db')\nh.connect_tcp('{host}', '{port}')\n\
+             h.pwrite(b'by libnbd', 4096)\nh.flush()\nprint(h.pread(9, 4096).decode(), h.get_tls_negotiated())",
+            folder(name)
+        );
+        if let Some(answer) = foreign("/usr/bin/python3", &["-c", &script]) {
+            assert_eq!(said(&answer).contains("by libnbd True"), is_admitted, "{name}: {}", said(&answer));
+        }
+    }
+    let tries = server.json(&["audit", "list", "--limit", "1000"]);
+    let is_one = |line: &&serde_json::Value| {
+        line["action"] == "NBD open" && line["object"] == "v/db" && line["outcome"] == "refused"
+    };
+    let tries: Vec<_> = tries.as_array().unwrap().iter().filter(is_one).collect();
+    let of_certificates =
+        |line: &&&serde_json::Value| line["reason"].as_str().unwrap().contains("certificate");
+    assert!(tries.iter().filter(of_certificates).count() >= 4, "{tries:?}");
     let shown = server.good(&["export", "show", "v/db"]);
     assert!(shown.contains("certificates backup1"), "{shown}");
 }

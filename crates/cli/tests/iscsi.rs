@@ -168,6 +168,19 @@ fn exports_are_restricted_by_name_network_and_chap() {
     refused(&plain, "no proof");
     refused(&plain.replace("//", "//me%a-secret-that-is-wrong@"), "a wrong proof");
     good(&plain.replace("//", "//me%a-long-enough-secret@"), &["read 0 4k"]);
+    let audit = server.json(&["audit", "list"]);
+    let tries = |reason: &str| {
+        let is_one = |line: &&serde_json::Value| {
+            line["action"] == "iSCSI login"
+                && (&line["object"], &line["from"], &line["outcome"])
+                    == (&"v/db".into(), &"127.0.0.1".into(), &"refused".into())
+                && line["reason"].as_str().unwrap().contains(reason)
+        };
+        audit.as_array().unwrap().iter().filter(is_one).count()
+    };
+    assert_eq!(tries("has no valid CHAP secret"), 2, "no proof, and a wrong one: {audit}");
+    assert_eq!(tries("is not permitted"), 2, "another initiator, and another network: {audit}");
+    assert!(!audit.to_string().contains("a-secret-that-is-wrong"), "{audit}");
     server.good(&["export", "set", "v/db", "--no-chap", "--read-only", "true"]);
     refused(&plain, "qemu-io opens for writing");
     server.good(&["export", "set", "v/db", "--read-only", "false", "--block-size", "4096"]);

@@ -156,13 +156,12 @@ fn mirror_that_is_behind_is_explained_and_updated_on_the_page() {
     wait_until("the old source follows", || vol0::status(&source)["role"] == "destination");
     browser.click("Close");
 
-    // The link was used.
-    browser.open("about:blank");
+    // The link was used, and works for no other browser.
     browser.assert_no_complaints();
-    let mut other = Browser::start().unwrap();
-    other.open(&web.url);
-    other.until_text("the link was used, or has expired");
-    other.picture("link-used");
+    browser.forget();
+    browser.open(&web.url);
+    browser.until_text("the link was used, or has expired");
+    browser.picture("link-used");
 }
 
 /// With the keyboard alone, from the sign-in to the undo.
@@ -209,12 +208,10 @@ fn snapshot_is_rolled_back_from_the_time_line_by_keyboard_alone() {
     browser.assert_no_complaints();
 }
 
-#[test]
-fn sign_in_with_a_wrong_token_says_what_to_do() {
-    let Some(mut browser) = Browser::start() else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let (server, url) = server_with_http(dir.path());
-    browser.open(&url);
+/// A sign-in with a wrong token says what to do, and the right one makes a session that ends with
+/// the sign-out.
+fn sign_in_and_out(browser: &mut Browser, server: &Running, url: &str) {
+    browser.open(url);
     browser.until("document.activeElement?.id === 'token'");
     browser.picture("sign-in");
     browser.write("not-the-token");
@@ -224,16 +221,16 @@ fn sign_in_with_a_wrong_token_says_what_to_do() {
     let told: Vec<String> = browser.complaints();
     assert!(told.len() == 1 && told[0].contains("403"), "{told:?}");
     browser.events.clear();
-    browser.write(&token(&server));
+    browser.write(&token(server));
     browser.key("Enter");
     browser.until_text("All is well");
     // Scripts, which could be those of an attacker, do not see the session.
     assert_eq!(browser.value("document.cookie"), "");
-    browser.open(&url);
+    browser.open(url);
     browser.until_text("All is well");
     browser.click("Sign out");
     browser.until("document.activeElement?.id === 'token'");
-    browser.open(&url);
+    browser.open(url);
     browser.until("document.activeElement?.id === 'token'");
     browser.assert_no_complaints();
 }
@@ -315,22 +312,7 @@ fn every_view_is_drawn_wide_and_narrow_light_and_dark() {
     browser.click("Time line");
     browser.until_text("shown image");
     browser.picture("volume-mirror");
-    browser.assert_no_complaints();
-}
-
-/// Ten thousand snapshots are drawn within a frame of a screen at 60 Hz, at any zoom.
-#[test]
-fn line_of_ten_thousand_snapshots_is_drawn_within_a_frame() {
-    let Some(mut browser) = Browser::start() else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let server = Running::start(dir.path(), "a");
-    let web = Web::start(&server);
-    browser.open(&web.url);
-    browser.until_text("All is well");
-    let paint = browser.value("performance.getEntriesByName('first-contentful-paint')[0]?.startTime");
-    let frame = browser.value(include_str!("page/frames.js"));
-    eprintln!("first paint after {paint} ms, a frame of the line takes {frame} ms");
-    assert!(frame.as_f64().unwrap() < 1000.0 / 60.0, "{frame} ms");
+    stories::history_fleet_and_log(&mut browser, (&server, &url), &here);
     browser.assert_no_complaints();
 }
 

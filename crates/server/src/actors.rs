@@ -23,13 +23,15 @@ pub(crate) struct Actor {
     pub(crate) volumes: Option<BTreeSet<String>>,
     /// Its address; none on the control socket.
     pub(crate) from: Option<IpAddr>,
+    /// The identity of its token; none on the control socket.
+    pub(crate) token: Option<String>,
 }
 
 impl Actor {
     /// A user of the control socket. The mode of the socket has admitted the user.
     pub(crate) fn of_socket(uid: Option<u32>) -> Self {
         let name = uid.map_or_else(|| "uid unknown".to_owned(), |uid| format!("uid {uid}"));
-        Self { name, role: Role::Administrator, volumes: None, from: None }
+        Self { name, role: Role::Administrator, volumes: None, from: None, token: None }
     }
 }
 

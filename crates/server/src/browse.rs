@@ -13,6 +13,7 @@ mod pipe;
 mod restoring;
 mod tar_stream;
 mod versions;
+mod zip_stream;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use cairn_api as api;
 use cairn_files::{NodeKind, Stat, Tree, TreeError, path_bytes, path_text};
 use parking_lot::Mutex;
 
+use crate::dumps::images::DumpTrees;
 use crate::error::ServerError;
 use crate::volumes::open::OpenVolume;
 
@@ -41,6 +43,7 @@ pub(crate) struct Browsing {
     looks: Places,
     downloads: Places,
     tickets: downloads::Tickets,
+    dumps: DumpTrees,
 }
 
 /// Places by volume.

@@ -22,6 +22,7 @@ use crate::devices::error::DevicesError;
 use crate::dumps::error::DumpsError;
 use crate::error::words::{in_place, io_next};
 use crate::exports::error::ExportsError;
+use crate::fleet::error::FleetError;
 use crate::groups::error::GroupsError;
 use crate::mirrors::bucket::error::BucketMirrorError;
 use crate::mirrors::error::MirrorsError;
@@ -164,6 +165,9 @@ pub enum ServerError {
     /// An error of certificates for clients.
     #[error(transparent)]
     Certificates(#[from] CertificatesError),
+    /// An error of other servers that this one shows.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
 }
 
 impl From<cairn_frontend_nbd::Unfinished> for ServerError {
@@ -306,6 +310,7 @@ impl ServerError {
             E::Schedules(error) => error.kind(),
             E::Actors(error) => error.kind(),
             E::Certificates(error) => error.kind(),
+            E::Fleet(error) => error.kind(),
         }
     }
 
@@ -348,6 +353,7 @@ impl ServerError {
             E::Schedules(error) => error.next(),
             E::Actors(error) => error.next(),
             E::Certificates(error) => error.next(),
+            E::Fleet(error) => error.next(),
         }
     }
 

@@ -14,6 +14,7 @@ mod clones;
 mod devices;
 mod drills;
 mod dumps;
+mod fleet;
 mod groups;
 mod guests;
 mod images;
@@ -86,6 +87,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(buckets::routes())
         .merge(bucket_mirrors::routes())
         .merge(notify::routes())
+        .merge(fleet::routes())
         .merge(recordings::routes())
         .merge(plans::routes())
         .merge(tokens::routes())

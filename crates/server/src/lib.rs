@@ -15,6 +15,7 @@ mod devices;
 mod dumps;
 mod error;
 mod exports;
+mod fleet;
 pub mod fuzzing;
 mod groups;
 mod http;

@@ -5,9 +5,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use cairn_server::{Config, Settings};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
 
 const ROLES: [&str; 4] = ["viewer", "operator", "administrator", "lock-keeper"];
@@ -18,6 +22,8 @@ const SECRETS: [&str; 3] = ["chap-secret-of-the-initiator", "chap-secret-of-the-
 struct Server {
     data: PathBuf,
     http: String,
+    /// For a client of it, where connections have TLS.
+    tls: Option<Arc<ClientConfig>>,
     /// The secrets of a token for each of [`ROLES`].
     tokens: Vec<String>,
     /// An administrator, an operator and a viewer of the volume `mine` only.
@@ -45,12 +51,17 @@ impl Answer {
 /// The server of all tests here.
 fn server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
-    SERVER.get_or_init(|| {
+    SERVER.get_or_init(|| Server::start(false))
+}
+
+impl Server {
+    fn start(tls: bool) -> Server {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
         let settings = Settings {
             data: Some(data.clone()),
             http: Some("127.0.0.1:0".parse().unwrap()),
+            tls: Some(tls),
             mirror: Some("off".parse().unwrap()),
             nbd: Some(vec!["off".parse().unwrap()]),
             iscsi: Some(vec!["off".parse().unwrap()]),
@@ -62,7 +73,12 @@ fn server() -> &'static Server {
             cairn_server::run(config, |status| told.send(status.http[1].clone()).unwrap()).unwrap();
         });
         let http = ready.recv().unwrap();
-        let mut server = Server { data, http, tokens: Vec::new(), bound: Vec::new(), _folder: folder };
+        let (tokens, bound) = (Vec::new(), Vec::new());
+        let mut server = Server { data, http, tls: None, tokens, bound, _folder: folder };
+        if tls {
+            let root = server.good("GET", "/v1/tls", &Value::Null)["root"].as_str().unwrap().to_owned();
+            server.tls = Some(trusting(root.as_bytes()));
+        }
         for volume in ["mine", "other"] {
             server.good("POST", "/v1/volumes", &json!({"name": volume, "size_bytes": 64 << 20}));
             let lun = json!({"name": "db", "size_bytes": 1 << 20});
@@ -74,10 +90,8 @@ fn server() -> &'static Server {
         let of_mine = |role: &str| server.token(&format!("mine-{role}"), role, &["mine"]);
         server.bound = ["administrator", "operator", "viewer"].map(of_mine).into();
         server
-    })
-}
+    }
 
-impl Server {
     fn talk(&self, mut stream: impl Read + Write, text: &str) -> Answer {
         // The server may refuse before it has read all.
         let _ = stream.write_all(text.as_bytes());
@@ -96,7 +110,11 @@ impl Server {
     }
 
     fn raw(&self, text: &str) -> Answer {
-        self.talk(TcpStream::connect(&self.http).unwrap(), text)
+        let stream = TcpStream::connect(&self.http).unwrap();
+        let Some(tls) = &self.tls else { return self.talk(stream, text) };
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let connection = ClientConnection::new(tls.clone(), name).unwrap();
+        self.talk(StreamOwned::new(connection, stream), text)
     }
 
     /// A request over TCP.
@@ -147,6 +165,15 @@ impl Server {
     }
 }
 
+/// A client's side of TLS that trusts a root.
+fn trusting(root: &[u8]) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(root).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    Arc::new(config.with_root_certificates(roots).with_no_client_auth())
+}
+
 /// The operations of the description: the method, the path, and the operation.
 fn operations() -> Vec<(String, String, Value)> {
     let described: Value = serde_json::from_str(&cairn_server::openapi_json()).unwrap();
@@ -166,7 +193,32 @@ fn filled(path: &str, with: &str) -> String {
 
 #[test]
 fn every_endpoint_answers_every_role_as_its_description_says() {
-    let server = server();
+    check_every_endpoint(server());
+}
+
+#[test]
+fn every_endpoint_answers_every_role_over_tls_as_well() {
+    let server = Server::start(true);
+    check_every_endpoint(&server);
+    // Without TLS there is no answer of the API, and with another root the client sends nothing.
+    let mut plain = TcpStream::connect(&server.http).unwrap();
+    write!(plain, "GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&answer));
+    let stranger = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let connection = ClientConnection::new(trusting(stranger.cert.pem().as_bytes()), name).unwrap();
+    let mut fooled = StreamOwned::new(connection, TcpStream::connect(&server.http).unwrap());
+    let refused = fooled.write_all(b"GET / HTTP/1.1\r\n").unwrap_err().to_string();
+    assert!(refused.contains("UnknownIssuer") || refused.contains("certificate"), "{refused}");
+    // A session's cookie is for TLS only, whatever the browser says about its origin.
+    let secret = server.token("browser", "viewer", &[]);
+    let begun = server.ask(&["x-cairn: none"], "POST", "/session", &json!({"secret": secret}));
+    assert!(begun.status == 200 && begun.head.contains("; Secure"), "{}", begun.head);
+}
+
+fn check_every_endpoint(server: &Server) {
     let all = operations();
     assert!(all.len() > 100);
     for (method, path, operation) in &all {
@@ -179,6 +231,7 @@ fn every_endpoint_answers_every_role_as_its_description_says() {
         let asked = filled(path, "none");
         for role in ROLES {
             let answer = server.with(server.of_role(role), method, &asked, &json!({}));
+            assert_ne!(answer.status, 0, "{method} {asked} as {role}");
             let what = format!("{method} {asked} as {role}: {} {}", answer.status, answer.text);
             assert_eq!(answer.is_forbidden(), !permitted.contains(&role), "{what}");
             if answer.is_forbidden() {
@@ -203,6 +256,10 @@ fn every_endpoint_answers_every_role_as_its_description_says() {
             }
         });
     }
+    for secret in ["", "wrong"] {
+        assert_eq!(server.with(secret, "GET", "/metrics", &Value::Null).status, 401);
+    }
+    assert_eq!(server.ask(&[], "GET", "/metrics", &Value::Null).status, 401);
     for role in ROLES {
         let metrics = server.with(server.of_role(role), "GET", "/metrics", &Value::Null);
         assert_eq!(metrics.status == 200, role != "lock-keeper", "{role}");
@@ -465,4 +522,185 @@ fn change_whose_client_leaves_is_in_the_audit_log_as_well() {
     if within(&is_there) {
         assert!(within(&|| server.audit().iter().any(|line| line["object"] == "mine/left-behind")));
     }
+}
+
+/// Reads a stream until it has a text, or ends; true if it has it.
+fn reads(stream: &mut TcpStream, text: &str) -> bool {
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let (mut found, mut piece) = (String::new(), [0; 4096]);
+    while !found.contains(text) {
+        match stream.read(&mut piece) {
+            Ok(count @ 1..) => found += &String::from_utf8_lossy(&piece[..count]),
+            _ => return false,
+        }
+    }
+    true
+}
+
+fn begin(server: &Server, secret: &str, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(&server.http).unwrap();
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {secret}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream
+}
+
+#[test]
+fn stream_ends_when_its_token_is_revoked_or_expires_and_a_job_of_it_does_not() {
+    let server = server();
+    let none = Value::Null;
+    let secret = server.token("streaming", "viewer", &[]);
+    let mut stream = begin(server, &secret, "/v1/changes");
+    assert!(reads(&mut stream, ": hello"));
+    let began = Instant::now();
+    server.good("DELETE", "/v1/tokens/streaming", &none);
+    assert!(!reads(&mut stream, "a text that never comes"));
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+
+    // One that expires ends at the next beat at the latest.
+    let body = json!({"name": "short", "role": "viewer", "expires_ms": 700});
+    let secret = server.good("POST", "/v1/tokens", &body)["secret"].as_str().unwrap().to_owned();
+    let mut stream = begin(server, &secret, "/v1/changes");
+    assert!(reads(&mut stream, ": hello"));
+    std::thread::sleep(Duration::from_millis(800));
+    // A change wakes it, and it does not report that.
+    server.good("POST", "/v1/volumes/mine/snapshots", &json!({"name": "wakes-streams"}));
+    assert!(!reads(&mut stream, "data: changed"));
+    server.good("DELETE", "/v1/volumes/mine/snapshots/wakes-streams", &none);
+
+    // A job belongs to the server.
+    let secret = server.token("working", "operator", &[]);
+    let job = server.with(&secret, "POST", "/v1/volumes/mine/check", &json!({"deep": true})).json();
+    server.good("DELETE", "/v1/tokens/working", &none);
+    let path = format!("/v1/jobs/{}?within_ms=5000", job["id"].as_str().unwrap());
+    assert_eq!(server.good("GET", &path, &none)["state"], "done");
+    assert_eq!(server.with(&secret, "GET", &path, &none).status, 401);
+}
+
+/// Connections that send nothing, a part of a request, or a body without an end: none keeps others
+/// out, and none is kept for long.
+#[test]
+fn slow_and_huge_requests_hold_up_no_other() {
+    let server = server();
+    let secret = server.of_role("operator");
+    let head = |length: &str| {
+        format!(
+            "POST /v1/volumes/mine/snapshots HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {secret}\r\ncontent-type: application/json\r\n{length}\r\n\r\n"
+        )
+    };
+    let mut slow = Vec::new();
+    for beginning in [
+        "",
+        "GET /v1/st",
+        "GET / HTTP/1.1\r\nhost: x\r\n",
+        "POST /session HTTP/1.1\r\ncontent-length: 9\r\n\r\n{",
+    ] {
+        let mut stream = TcpStream::connect(&server.http).unwrap();
+        stream.write_all(beginning.as_bytes()).unwrap();
+        slow.push(stream);
+    }
+    let mut half = TcpStream::connect(&server.http).unwrap();
+    half.write_all(format!("{}{{\"name\":", head("content-length: 100")).as_bytes()).unwrap();
+    let began = Instant::now();
+    assert_eq!(server.with(secret, "GET", "/v1/status", &Value::Null).status, 200);
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+
+    // More than a request may have, with its length and in chunks.
+    let large = format!("{}{}", head("content-length: 3000000"), "x".repeat(3_000_000));
+    let answer = server.raw(&large);
+    assert!(matches!(answer.status, 0 | 400 | 413), "{} {}", answer.status, answer.text);
+    let chunk = format!("{:x}\r\n{}\r\n", 1 << 20, " ".repeat(1 << 20));
+    let answer = server.raw(&format!("{}{}0\r\n\r\n", head("transfer-encoding: chunked"), chunk.repeat(3)));
+    assert!(matches!(answer.status, 0 | 400 | 413), "{} {}", answer.status, answer.text);
+    let headers = format!("GET /v1/status HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n", "y".repeat(1 << 20));
+    assert!(matches!(server.raw(&headers).status, 0 | 400 | 431));
+    let many = "x-many: y\r\n".repeat(10_000);
+    assert!(matches!(server.raw(&format!("GET / HTTP/1.1\r\nhost: x\r\n{many}\r\n")).status, 0 | 400 | 431));
+    assert_eq!(server.with(secret, "GET", "/v1/status", &Value::Null).status, 200);
+
+    // Those without a token are closed after ten seconds.
+    for mut stream in slow {
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+    }
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+}
+
+/// Names that look like further headers, files outside of the page, and cookies that are chosen.
+#[test]
+fn page_serves_its_files_alone_and_takes_no_headers_from_names() {
+    let server = server();
+    let none = Value::Null;
+    for path in [
+        "/page/../Cargo.toml",
+        "/page/..%2f..%2fetc%2fpasswd",
+        "/page/%2e%2e/%2e%2e/etc/passwd",
+        "/page//etc/passwd",
+        "/page/app.js%00.css",
+        "/page/APP.JS",
+        "/page/",
+        "/etc/passwd",
+        "/../../etc/passwd",
+    ] {
+        let answer = server.ask(&[], "GET", path, &none);
+        assert!(matches!(answer.status, 400 | 401 | 404), "{path}: {}", answer.status);
+        assert!(!answer.text.contains("root:") && !answer.text.contains("[package]"), "{path}");
+    }
+    let secret = server.of_role("operator");
+    for name in ["a%0d%0aset-cookie:%20x=y", "a%0aset-cookie:x", "%0d%0a%0d%0a<script>"] {
+        for path in [
+            format!("/v1/volumes/mine/files/content?path={name}"),
+            format!("/v1/volumes/{name}"),
+            format!("/page/{name}"),
+            format!("/download/{name}"),
+        ] {
+            let answer = server.with(secret, "GET", &path, &none);
+            assert!(
+                answer.status >= 400 && !answer.head.to_lowercase().contains("set-cookie"),
+                "{}",
+                answer.head
+            );
+        }
+    }
+    // A cookie or a key of another one's choice, and parts of a session of another token.
+    let sessions: Vec<[String; 2]> = ["viewer", "operator"]
+        .map(|role| {
+            let begun =
+                server.ask(&["x-cairn: none"], "POST", "/session", &json!({"secret": server.of_role(role)}));
+            let cookie = begun.head.split("set-cookie: ").nth(1).unwrap().split(';').next().unwrap();
+            [format!("cookie: {cookie}"), format!("x-cairn: {}", begun.json()["key"].as_str().unwrap())]
+        })
+        .into();
+    let [[cookie, key], [other_cookie, other_key]] = &sessions[..] else { unreachable!() };
+    for headers in [[cookie, other_key], [other_cookie, key], [cookie, &"x-cairn: ".to_owned()]] {
+        let headers = headers.map(String::as_str);
+        assert_eq!(server.ask(&headers, "GET", "/v1/status", &none).status, 401, "{headers:?}");
+    }
+    // Both cookies: the first of the name counts, and its key must fit.
+    let both = format!("{cookie}; {}", other_cookie.trim_start_matches("cookie: "));
+    assert_eq!(server.ask(&[&both, other_key], "GET", "/v1/status", &none).status, 401);
+    for origin in ["null", "http://evil.example", "https://127.0.0.1.evil.example"] {
+        let origin = format!("origin: {origin}");
+        assert_eq!(server.ask(&[cookie, key, &origin], "GET", "/v1/status", &none).status, 401, "{origin}");
+    }
+}
+
+#[test]
+fn client_learns_which_requests_it_may_not_make() {
+    let server = server();
+    let none = Value::Null;
+    let of = |secret: &str| server.with(secret, "GET", "/v1/access", &none).json();
+    let forbidden = |shown: &Value, request: &str| {
+        shown["forbidden"].as_array().unwrap().iter().any(|one| one["request"] == request)
+    };
+    let viewer = of(server.of_role("viewer"));
+    assert_eq!((&viewer["name"], &viewer["role"]), (&json!("token viewer"), &json!("viewer")));
+    assert!(forbidden(&viewer, "DELETE /v1/volumes/{volume}") && !forbidden(&viewer, "GET /v1/volumes"));
+    assert_eq!(of(server.of_role("administrator"))["forbidden"], json!([]));
+    let bound = of(&server.bound[0]);
+    assert_eq!(bound["volumes"], json!(["mine"]));
+    assert!(forbidden(&bound, "POST /v1/clones") && !forbidden(&bound, "DELETE /v1/volumes/{volume}"));
+    assert_eq!(server.good("GET", "/v1/access", &none)["role"], "administrator");
 }

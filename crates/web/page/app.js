@@ -2,8 +2,10 @@
 // server. A stream says when it has changed; without the stream it is asked for again and again. A
 // page that is not visible does neither.
 
+import { accessWords, learnAccess, may } from "./access.js";
 import { changes, get, session, signIn, signOut } from "./api.js";
 import { h, morphInside, say, withCommands } from "./dom.js";
+import { DumpFilesView, DumpsView } from "./dumps.js";
 import { Exports, Peers } from "./exports.js";
 import { FilesView } from "./files.js";
 import { BucketMirrorView } from "./bucket.js";
@@ -143,6 +145,9 @@ const ROUTES = [
   [/^#\/bucket-mirror\/([^/]+)$/, (name) => new BucketMirrorView(app, name)],
   [/^#\/history\/([^/]+)$/, (name) => new HistoryView(app, name)],
   [/^#\/files\/([^/]+)((?:\/[^/]+)*)\/?$/, (name, rest) => filesView(name, rest)],
+  [/^#\/dumps$/, () => new DumpsView(app, null)],
+  [/^#\/dumps\/([^/]+)$/, (name) => new DumpsView(app, name)],
+  [/^#\/dumps\/([^/]+)\/([^/]+)((?:\/[^/]+)*)\/?$/, (name, of, rest) => new DumpFilesView(app, name, decodeURIComponent(of), rest.split("/").filter(Boolean))],
   [/^#\/exports$/, () => new Exports(app)],
   [/^#\/fleet$/, () => new FleetView(app)],
   [/^#\/log$/, () => new LogView(app)],
@@ -154,13 +159,15 @@ function route() {
   for (const [pattern, make] of ROUTES) {
     const found = pattern.exec(location.hash);
     if (!found) continue;
-    let name = found[1];
+    let view;
     try {
-      name = name === undefined ? name : decodeURIComponent(name);
+      const [, name] = found;
+      view = make(name === undefined ? name : decodeURIComponent(name), found[2], found[3]);
     } catch {
+      // An address that is cut within a character.
       break;
     }
-    open(make(name, found[2]));
+    open(view);
     return;
   }
   location.replace("#/");
@@ -202,12 +209,14 @@ function drawFrame() {
   document.title = `${lead}${view.title} · Cairn`;
   nav.hidden = false;
   leave.hidden = false;
-  const links = [["#/", "Overview"], ["#/fleet", "Fleet"], ["#/exports", "Exports"], ["#/peers", "Peers"], ["#/log", "Log"]];
+  const links = [["#/", "Overview"], ["#/fleet", "Fleet"], ["#/exports", "Exports"], ["#/peers", "Peers"], ["#/dumps", "Dumps"], ["#/log", "Log"]];
   const here = location.hash || "#/";
   morphInside(nav, links.map(([href, text]) => h("a", { href, "aria-current": here === href ? "page" : null }, text)));
   const text = status ? `${status.data} · ${status.version} · up ${duration(status.uptime_ms)}` : "";
   const server = document.getElementById("server");
   if (server.textContent !== text) server.textContent = text;
+  const who = document.getElementById("who");
+  if (who.textContent !== accessWords()) who.textContent = accessWords();
 }
 
 /// The form in which the token is given; or, on the page of `cairn web`, how to get a link.
@@ -223,6 +232,7 @@ function showSignIn(proof, problem) {
   leave.hidden = true;
   document.title = "Sign in · Cairn";
   document.getElementById("server").textContent = "";
+  document.getElementById("who").textContent = "";
   for (const dialog of document.querySelectorAll("dialog")) dialog.close();
   const error = h("div", { role: "alert", id: "sign-in-error" }, problem ? problemLines(problem) : null);
   if (proof === "link") {
@@ -269,9 +279,28 @@ function problemLines(problem) {
 
 async function begin() {
   app.signedIn = true;
+  await learnAccess();
+  if (!may("GET /v1/status")) {
+    showTooLow();
+    return;
+  }
   listen();
   await ask();
   if (app.signedIn) route();
+}
+
+/// A lock keeper has mirrors and locks, and uses commands.
+function showTooLow() {
+  app.signedIn = false;
+  leave.hidden = false;
+  document.title = "No access · Cairn";
+  main.replaceChildren(h(
+    "section",
+    { class: "sign-in" },
+    h("h1", {}, "This role has no page"),
+    h("p", {}, `You are ${accessWords()}. The page needs the status of the server, which this role may not read.`),
+    h("p", {}, withCommands("Use commands such as `cairn mirror list` and `cairn mirror set`, or sign in with another token.")),
+  ));
 }
 
 async function start() {

@@ -1,6 +1,7 @@
 // A dialog for an action: what it does and costs, its command line, and for what destroys something
 // the name of the volume, typed.
 
+import { whyNot } from "./access.js";
 import { command, h, say, withCommands } from "./dom.js";
 
 /// Shows an action.
@@ -12,7 +13,20 @@ import { command, h, say, withCommands } from "./dom.js";
 /// - verb: the word on the button; none for a rehearsal, which does nothing.
 /// - run: does it, with the fields; what it answers is shown: a text or
 ///   a list of texts, or { text, undo: { label, act } }.
-export function act({ title, words, line, fields = [], typed, verb, run, after }) {
+/// - denied: why the client may not do it. The dialog then shows that and the command line.
+export function act({ denied, ...action }) {
+  if (denied) showDenied(action, denied);
+  else show(action);
+}
+
+/// The command line is for another person, whose role permits it.
+function showDenied({ title, line, fields = [] }, why) {
+  const values = Object.fromEntries(fields.map((field) => [field.name, field.value ?? ""]));
+  const words = () => [why, "An administrator of the server can do it, or give you another token."];
+  show({ title, words, line: () => line(values) });
+}
+
+function show({ title, words, line, fields = [], typed, verb, run, after }) {
   const opener = document.activeElement;
   const values = Object.fromEntries(fields.map((field) => [field.name, field.value ?? ""]));
   const says = h("div", { class: "says", role: "status" }, h("p", {}, "Asking the server ..."));
@@ -114,8 +128,12 @@ export function act({ title, words, line, fields = [], typed, verb, run, after }
   ask();
 }
 
-/// A button that opens an action.
+/// A button that opens an action. `needs` is its request to the server, as the description of the API
+/// names it. If the client may not make it, the button looks disabled and says why: a button that is
+/// disabled cannot be reached by the keyboard.
 export function actionButton(label, action, options = {}) {
-  const { danger, disabled, ...rest } = options;
-  return h("button", { type: "button", class: danger ? "danger" : null, disabled, onclick: () => act(action()), ...rest }, label);
+  const { danger, disabled, needs, ...rest } = options;
+  const denied = whyNot(needs);
+  const look = denied ? { "aria-disabled": "true", class: "denied", title: denied } : { class: danger ? "danger" : null };
+  return h("button", { type: "button", disabled, onclick: () => act({ ...action(), denied }), ...look, ...rest }, label);
 }

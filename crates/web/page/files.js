@@ -1,6 +1,7 @@
 // The files of a volume, now or at an instant: folders, versions, downloads, restores, differences.
 
 import { call, get, jobDone, post, segment } from "./api.js";
+import { whyNot } from "./access.js";
 import { actionButton } from "./dialog.js";
 import { h, say, section, table } from "./dom.js";
 import { encoded, filesHref, namesOf, placeBody, placeQuery, readable, readablePath, shell } from "./paths.js";
@@ -17,6 +18,10 @@ const DAY = 86_400_000;
 /// How far back the page looks for files that were deleted, besides the newest and the oldest
 /// snapshot.
 const LOOK_BACK = [DAY, 7 * DAY];
+
+/// The requests of actions here.
+const RESTORE = "POST /v1/volumes/{volume}/files/restore";
+const DOWNLOAD = "POST /v1/volumes/{volume}/files/downloads";
 
 /// Names in the order that people expect.
 const ORDER = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
@@ -162,7 +167,7 @@ export class FilesView {
       h("label", { for: "at" }, "Instant"),
       choice("at", options, this.at ?? "", go),
       taken && h("span", { class: "hint" }, `taken ${ago(taken)}`),
-      isView && actionButton("End this view …", () => this.endView()),
+      isView && actionButton("End this view …", () => this.endView(), { needs: "DELETE /v1/devices/{device}/views/{view}" }),
       h("a", { class: "button", href: `#/volume/${encodeURIComponent(this.volume)}` }, "Time line"),
     );
   }
@@ -208,7 +213,12 @@ export class FilesView {
       h("div", { class: "files" }, table("Files in this folder", ["Name", ["Size", "n"], "Changed", ""], rows, "the folder is empty")),
       more > 0 && h("p", {}, h("button", { type: "button", onclick: () => { this.rows += ROWS; this.app.draw(); } }, `Show ${Math.min(more, ROWS)} more of ${more}`)),
       more === 0 && this.more && h("p", {}, h("button", { type: "button", onclick: () => this.loadMore() }, "Show more names")),
-      h("p", { class: "buttons" }, this.downloadButton("Download this folder", this.names, true)),
+      h(
+        "p",
+        { class: "buttons" },
+        this.downloadButton("Download this folder (tar)", this.names, { archive: "tar", label: "Download this folder as a tar file" }),
+        this.downloadButton("Download this folder (zip)", this.names, { archive: "zip", label: "Download this folder as a zip file" }),
+      ),
     );
   }
 
@@ -225,15 +235,18 @@ export class FilesView {
       "span",
       { class: "row" },
       entry.kind !== "directory" && h("button", { type: "button", "aria-pressed": String(this.chosen === encoded(entry)), "aria-label": `Versions of ${entry.name}`, onclick: () => this.choose(encoded(entry)) }, "Versions"),
-      canDownload && this.downloadButton("Download", names, false, at, entry.name),
-      at && !this.isMirror && actionButton("Restore …", () => this.restore(names, at), { "aria-label": `Restore ${entry.name} …` }),
+      canDownload && this.downloadButton("Download", names, { at, label: `Download ${entry.name}` }),
+      at && !this.isMirror && actionButton("Restore …", () => this.restore(names, at), { "aria-label": `Restore ${entry.name} …`, needs: RESTORE }),
     );
   }
 
-  downloadButton(text, names, isFolder, at = this.at, name = "") {
+  /// Downloads a file, or a folder as a tar or zip file.
+  downloadButton(text, names, { at = this.at, archive = "tar", label }) {
+    const line = () => `cairn mount ${at ? `${this.volume}@${at}` : this.volume} /mnt`;
+    if (whyNot(DOWNLOAD)) return actionButton(text, () => ({ title: label, line }), { needs: DOWNLOAD, "aria-label": label });
     const start = async () => {
       try {
-        const { url, file_name: fileName } = await post(`${this.path}/files/downloads`, placeBody(at, names));
+        const { url, file_name: fileName } = await post(`${this.path}/files/downloads`, { ...placeBody(at, names), archive });
         // The browser streams it to the disk, and shows its own progress.
         const link = h("a", { href: url, download: fileName });
         document.body.append(link);
@@ -245,7 +258,7 @@ export class FilesView {
         this.app.draw();
       }
     };
-    return h("button", { type: "button", onclick: start, "aria-label": isFolder ? `${text} as a tar file` : `${text} ${name}` }, text);
+    return h("button", { type: "button", onclick: start, "aria-label": label }, text);
   }
 
   /// Restores a file or a folder beside the present one.
@@ -318,8 +331,8 @@ export class FilesView {
           entry && h(
             "span",
             { class: "row" },
-            entry.kind === "file" && this.downloadButton("Download", names, false, version.at, `${entry.name} of ${shown}`),
-            version.at && !this.isMirror && actionButton("Restore …", () => this.restore(names, version.at), { "aria-label": `Restore ${entry.name} of ${shown} …` }),
+            entry.kind === "file" && this.downloadButton("Download", names, { at: version.at, label: `Download ${entry.name} of ${shown}` }),
+            version.at && !this.isMirror && actionButton("Restore …", () => this.restore(names, version.at), { "aria-label": `Restore ${entry.name} of ${shown} …`, needs: RESTORE }),
           ),
         ],
       };

@@ -1,5 +1,5 @@
-// All servers that this one knows: itself, the sources of its mirrors, and the servers that follow
-// its volumes. The worst comes first.
+// All servers that this one knows: itself, the sources of its mirrors, the servers that follow its
+// volumes, and others that it reads with a token of a viewer. The worst comes first.
 
 import { get } from "./api.js";
 import { h, section, table, withCommands } from "./dom.js";
@@ -14,6 +14,7 @@ export class FleetView {
   constructor(app) {
     this.app = app;
     this.peers = [];
+    this.others = [];
     this.problem = null;
     this.asked = 0;
   }
@@ -30,8 +31,10 @@ export class FleetView {
     if (Date.now() - this.asked < REFRESH) return;
     this.asked = Date.now();
     try {
-      this.peers = await get("/v1/peers");
+      [this.peers, this.others] = await Promise.all([get("/v1/peers"), get("/v1/fleet")]);
       this.problem = null;
+      // The first answer of the others comes when they have been asked.
+      if (this.others.some((other) => other.state === "unknown")) this.asked -= REFRESH - 1000;
     } catch (error) {
       this.problem = error;
     }
@@ -41,7 +44,7 @@ export class FleetView {
   render() {
     const { status } = this.app;
     if (!status) return [];
-    const rows = relations(status, this.peers).sort((one, other) => TONES.indexOf(other.tone) - TONES.indexOf(one.tone) || (other.lag ?? 0) - (one.lag ?? 0));
+    const rows = [...relations(status, this.peers), ...this.others.map(other)].sort((one, other) => TONES.indexOf(other.tone) - TONES.indexOf(one.tone) || (other.lag ?? 0) - (one.lag ?? 0));
     const shown = rows.map((row) => ({
       key: row.key,
       cells: [
@@ -56,13 +59,35 @@ export class FleetView {
     return [
       h("h1", { "data-key": "title" }, "Fleet"),
       this.problem && h("p", { class: "note bad", "data-key": "problem" }, this.problem.message),
-      section("Servers that this one knows", table("Servers, the worst first", ["Server", "Relation", "State", ["Lag", "n"], ["RPO", "n"], ["Heard", "n"]], shown)),
-      h("p", { class: "hint", "data-key": "note" }, withCommands("Each server has a page of its own, with all of its volumes. `cairn peer list` shows the peers.")),
+      section("Servers that this one knows", h("div", { class: "fleet" }, table("Servers, the worst first", ["Server", "Relation", "State", ["Lag", "n"], ["RPO", "n"], ["Heard", "n"]], shown))),
+      h("p", { class: "hint", "data-key": "note" }, withCommands("Each server has a page of its own, with all of its volumes. `cairn peer list` shows the peers. `cairn fleet create NAME HOST:PORT --token @FILE --root FILE` adds another server, by a token of a viewer there.")),
     ];
   }
 }
 
 const link = (kind, name) => h("a", { href: `#/${kind}/${encodeURIComponent(name)}` }, name);
+
+/// A server that this one reads by a token.
+function other(server) {
+  const { summary, state, message } = server;
+  const counts = summary ? `${count(summary.volumes, "volume")}, ${count(summary.mirrors, "mirror")}` : "";
+  const behind = summary?.over_rpo > 0 ? `, ${summary.over_rpo} behind` : "";
+  const [tone, words] = {
+    unreachable: ["bad", `no answer: ${message}`],
+    problems: ["bad", summary && `${count(summary.problems, "problem")}: ${message}`],
+    well: ["good", "all is well"],
+    unknown: ["warn", "asking …"],
+  }[state];
+  return {
+    key: `other ${server.name}`,
+    server: [h("strong", {}, server.name), ` ${server.address}`],
+    relation: `${counts}${behind}`,
+    tone,
+    state: words,
+    lag: summary?.lag_ms ?? undefined,
+    heard: server.answered_ms ? ago(server.answered_ms) : "never",
+  };
+}
 
 function relations(status, peers) {
   const problems = status.problems.length;

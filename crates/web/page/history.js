@@ -57,7 +57,7 @@ export class HistoryView {
         "p",
         { class: "buttons", "data-key": "actions" },
         h("a", { class: "button", href: `#/${isVolume ? "volume" : "device"}/${encodeURIComponent(name)}` }, "Time line"),
-        history && actionButton("Change the window …", () => this.changeWindow()),
+        history && actionButton("Change the window …", () => this.changeWindow(), { needs: "PUT /v1/devices/{device}/window" }),
       ),
       history && this.setting(),
       history && this.cost(),

@@ -1,10 +1,15 @@
 // What is picked on the time line: what it is, how to use it, and what going back to it costs.
 
-import { call, post, segment } from "./api.js";
+import { call, get, post, segment } from "./api.js";
 import { act, actionButton } from "./dialog.js";
 import { command, facts, h, section } from "./dom.js";
 import { filesHref } from "./paths.js";
 import { ago, duration, size, stamp, utc } from "./words.js";
+
+/// The requests of actions here. To hold a snapshot needs the role that may take one.
+const VIEW = "POST /v1/devices/{device}/views";
+const HOLD = "POST /v1/volumes/{volume}/snapshots";
+const RELEASE = "POST /v1/volumes/{volume}/snapshots/{snapshot}/hold";
 
 /// The URI of the same LUN in a snapshot or a view.
 function uriOf(lun, shown) {
@@ -40,10 +45,10 @@ function ofSnapshot(view, item) {
   const isMirror = view.volume?.role === "destination";
   const buttons = [
     h("a", { class: "button", href: filesHref(view.name, item.name) }, "Files"),
-    actionButton("Clone …", () => cloneOf(view, item)),
-    !isMirror && actionButton("Roll back …", () => rollBack(view, item.name), { danger: true }),
-    !isMirror && actionButton(item.held ? "Release" : "Hold", () => hold(view, item)),
-    !isMirror && actionButton("Delete …", () => remove(view, item), { danger: true }),
+    actionButton("Clone …", () => cloneOf(view, item), { needs: "POST /v1/clones" }),
+    !isMirror && actionButton("Roll back …", () => rollBack(view, item.name), { danger: true, needs: "POST /v1/volumes/{volume}/snapshots/{snapshot}/rollback" }),
+    !isMirror && actionButton(item.held ? "Release" : "Hold", () => hold(view, item), { needs: item.held ? RELEASE : HOLD }),
+    !isMirror && actionButton("Delete …", () => remove(view, item), { danger: true, needs: "DELETE /v1/volumes/{volume}/snapshots/{snapshot}" }),
   ];
   return [
     facts([
@@ -51,12 +56,26 @@ function ofSnapshot(view, item) {
       ["Generation", item.generation.toLocaleString("en")],
       ["Before it", before ? `${before.name}, ${duration(item.at - before.at)} earlier` : "no other snapshot"],
       ["Held", item.held ? "yes: it cannot be deleted" : "no"],
+      ["Its deletion would free", freesWords(view, item)],
     ]),
     h("p", { class: "buttons" }, buttons),
     h("h3", {}, "Look at it"),
     h("p", {}, "Its files: ", command(`cairn mount ${full} /mnt`)),
     (view.luns ?? []).map((lun) => h("p", { "data-key": lun.name }, `Its LUN ${lun.name.split("/")[1]}: `, command(uriOf(lun, full) ?? full))),
   ];
+}
+
+/// The space that a deletion of a snapshot would free, alone and with its neighbours.
+export const askFrees = (volume, snapshot) => get(`/v1/volumes/${segment(volume)}/snapshots/${segment(snapshot)}/frees`);
+
+function freesWords(view, item) {
+  const frees = view.freesOf(item.name);
+  if (!frees) return "…";
+  const short = (name) => name.slice(view.name.length + 1);
+  const together = (other) => other && `${size(other.bytes)} together with ${short(other.name)}`;
+  const parts = [`${size(frees.alone_bytes)} alone`, together(frees.with_earlier), together(frees.with_later)];
+  if (frees.with_both_bytes !== null) parts.push(`${size(frees.with_both_bytes)} with both`);
+  return parts.filter(Boolean).join("; ");
 }
 
 function ofInstant(view, item) {
@@ -67,10 +86,10 @@ function ofInstant(view, item) {
   const buttons = [
     view.volume && (shown
       ? h("a", { class: "button", href: filesHref(view.name, shown.name.slice(view.name.length + 1)) }, "Files")
-      : actionButton("Files …", () => filesAt(view, item, argument, instant))),
-    actionButton("View …", () => viewAt(view, item, argument, instant)),
-    !isMirror && actionButton("Revert …", () => revert(view, item, argument, instant), { danger: true }),
-    isMirror && actionButton("Rewind …", () => revert(view, item, argument, instant, true), { danger: true }),
+      : actionButton("Files …", () => filesAt(view, item, argument, instant), { needs: VIEW })),
+    actionButton("View …", () => viewAt(view, item, argument, instant), { needs: VIEW }),
+    !isMirror && actionButton("Revert …", () => revert(view, item, argument, instant), { danger: true, needs: "POST /v1/devices/{device}/revert" }),
+    isMirror && actionButton("Rewind …", () => revert(view, item, argument, instant, true), { danger: true, needs: "POST /v1/mirrors/{mirror}/rewind" }),
   ];
   return [
     facts([
@@ -150,7 +169,11 @@ function remove(view, item) {
     title: `Delete ${full}`,
     words: async () => {
       await post("/v1/dry-run", { what: "delete-snapshot", volume: view.name, snapshot: item.name });
-      return [`This deletes ${full}. What only it shows is lost, and cannot be brought back.`];
+      const frees = await askFrees(view.name, item.name).catch(() => null);
+      return [
+        `This deletes ${full}. What only it shows is lost, and cannot be brought back.`,
+        frees && `It frees ${size(frees.alone_bytes)}.`,
+      ];
     },
     typed: view.name,
     line: () => `cairn snapshot delete ${full}`,
@@ -295,6 +318,6 @@ function endView(view, one) {
 export function views(view) {
   const shown = view.history?.views ?? [];
   if (shown.length === 0) return null;
-  const rows = shown.map((one) => h("li", { "data-key": one.name }, h("strong", {}, one.name), ` ${one.writable ? "clone" : "view"} of ${stamp(one.at_ns / 1e6)} `, one.uris.slice(0, 1).map(command), " ", actionButton("End …", () => endView(view, one))));
+  const rows = shown.map((one) => h("li", { "data-key": one.name }, h("strong", {}, one.name), ` ${one.writable ? "clone" : "view"} of ${stamp(one.at_ns / 1e6)} `, one.uris.slice(0, 1).map(command), " ", actionButton("End …", () => endView(view, one), { needs: "DELETE /v1/devices/{device}/views/{view}" })));
   return section("Views and clones", h("ul", { class: "plain" }, rows));
 }

@@ -31,11 +31,12 @@ const HELP = "Left and right arrow: previous and next snapshot or mark. With Shi
 
 export class TimeLine {
   /// `onPick` takes { kind, at, name } when something is picked, and `onMove` takes the range that
-  /// is shown, and which items are in it.
-  constructor(name, { onPick, onMove }) {
+  /// is shown, and which items are in it. `ready` waits for lists that are on their way.
+  constructor(name, { onPick, onMove, ready }) {
     this.name = name;
     this.onPick = onPick;
     this.onMove = onMove ?? (() => {});
+    this.ready = ready ?? (async () => {});
     this.data = { snapshots: [], marks: [], future: [], window: null, image: null };
     this.items = [];
     this.picked = null;
@@ -176,13 +177,15 @@ export class TimeLine {
 
   /// Picks the instant of a local time: in the window of history exactly, otherwise the last
   /// snapshot or mark up to it.
-  goTo(text) {
+  async goTo(text) {
     const at = localTime(text, Date.now());
     const tell = (words) => { this.goalHelp.textContent = words; };
     if (at === null) {
       tell("write it as 14:03, 14:03:10 or 2026-11-28 14:03");
       return;
     }
+    // An instant is not the same as the snapshot before it: the history may still be on its way.
+    await this.ready();
     const reach = this.data.window;
     const inside = reach && at >= reach.start && at <= Date.now();
     const before = this.items[first(this.items, at + 1) - 1];

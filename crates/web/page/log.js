@@ -1,10 +1,14 @@
 // What has happened: problems, jobs, and the audit log where the server has one.
 
+import { accessWords, may } from "./access.js";
 import { get } from "./api.js";
 import { h, section, table, withCommands } from "./dom.js";
 import { count, duration, plain, stamp } from "./words.js";
 
 const REFRESH = 5000;
+
+/// The request for the audit log.
+const AUDIT = "GET /v1/audit";
 
 /// Lines of the audit log that are asked for.
 const LINES = 1000;
@@ -18,7 +22,7 @@ export class LogView {
   constructor(app) {
     this.app = app;
     this.audit = [];
-    this.hasAudit = null;
+    this.hasAudit = may(AUDIT);
     this.kind = "";
     this.text = "";
     this.failedOnly = false;
@@ -37,11 +41,6 @@ export class LogView {
   async update() {
     if (Date.now() - this.asked < REFRESH) return;
     this.asked = Date.now();
-    // A server without an audit log describes none: asking for it would be an error.
-    if (this.hasAudit === null) {
-      const description = await get("/v1/openapi.json").catch(() => null);
-      this.hasAudit = Boolean(description?.paths["/v1/audit"]);
-    }
     if (this.hasAudit) {
       this.audit = await get(`/v1/audit?limit=${LINES}`).catch((error) => {
         this.problem = error;
@@ -111,7 +110,7 @@ export class LogView {
         h("div", { class: "log" }, table("Events, the newest first", ["Time", "Event", "Of", "Outcome", "Details"], rows, "nothing fits")),
         more > 0 && h("p", {}, h("button", { type: "button", onclick: () => { this.rows += ROWS; this.app.draw(); } }, `Show ${Math.min(more, ROWS)} more of ${more}`)),
       ),
-      h("p", { class: "hint", "data-key": "note" }, withCommands("Jobs are kept until the server ends: the last 256. The log of the server has more: `journalctl -u cairn`.")),
+      h("p", { class: "hint", "data-key": "note" }, withCommands(`${may(AUDIT) ? "" : `The audit log is for administrators, and you are ${accessWords()}. `}Jobs are kept until the server ends: the last 256. The log of the server has more: \`journalctl -u cairn\`.`)),
     ];
   }
 }

@@ -11,6 +11,10 @@ import { ago, count, duration, interval, plain, size, stamp } from "./words.js";
 /// The server has a sample of the lag each minute.
 const SAMPLES_EVERY = 60_000;
 
+/// The requests of actions here.
+const PAUSE = "PATCH /v1/mirrors/{mirror}";
+const FAILOVER = "POST /v1/mirrors/{mirror}/failover";
+
 export class MirrorView {
   constructor(app, name) {
     this.app = app;
@@ -82,17 +86,17 @@ export class MirrorView {
       h(
         "p",
         { class: "buttons", "data-key": "actions" },
-        follows && actionButton("Update now …", () => this.updateNow()),
-        follows && moves && actionButton("Abort …", () => this.abort()),
-        follows && actionButton("Verify …", () => this.verify()),
+        follows && actionButton("Update now …", () => this.updateNow(), { needs: "POST /v1/mirrors/{mirror}/update" }),
+        follows && moves && actionButton("Abort …", () => this.abort(), { needs: "POST /v1/mirrors/{mirror}/abort" }),
+        follows && actionButton("Verify …", () => this.verify(), { needs: "POST /v1/mirrors/{mirror}/verify" }),
         follows && (mirror.paused
-          ? actionButton("Resume …", () => this.pause(false))
-          : actionButton("Pause …", () => this.pause(true))),
-        follows && actionButton("Change roles …", () => this.reverse(), { danger: true }),
-        !follows && actionButton("Rehearse the way back …", () => followAgain(this.app, name, null, "rehearse")),
-        !follows && actionButton("Follow the other side …", () => followAgain(this.app, name, null, "resync"), { danger: true }),
-        follows && actionButton("Rehearse a failover …", () => this.failover(false)),
-        follows && actionButton("Fail over …", () => this.failover(true), { danger: true }),
+          ? actionButton("Resume …", () => this.pause(false), { needs: PAUSE })
+          : actionButton("Pause …", () => this.pause(true), { needs: PAUSE })),
+        follows && actionButton("Change roles …", () => this.reverse(), { danger: true, needs: "POST /v1/mirrors/{mirror}/reverse" }),
+        !follows && actionButton("Rehearse the way back …", () => followAgain(this.app, name, null, "rehearse"), { needs: "POST /v1/mirrors/{mirror}/divergence" }),
+        !follows && actionButton("Follow the other side …", () => followAgain(this.app, name, null, "resync"), { danger: true, needs: "POST /v1/mirrors/{mirror}/resync" }),
+        follows && actionButton("Rehearse a failover …", () => this.failover(false), { needs: FAILOVER }),
+        follows && actionButton("Fail over …", () => this.failover(true), { danger: true, needs: FAILOVER }),
         h("a", { class: "button", href: `#/volume/${encodeURIComponent(name)}` }, "Time line"),
       ),
       section("Transfers", transfers(mirror)),
@@ -142,7 +146,7 @@ export class MirrorView {
         ["Now", drill.running ? "one runs" : null],
       ]),
       table("The last drill", columns, row ? [row] : [], "none has ended yet"),
-      !drill.running && h("p", { class: "buttons" }, actionButton("Make a drill …", () => this.drill(drill))),
+      !drill.running && h("p", { class: "buttons" }, actionButton("Make a drill …", () => this.drill(drill), { needs: "POST /v1/mirrors/{mirror}/drill" })),
     );
   }
 

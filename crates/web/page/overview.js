@@ -170,7 +170,7 @@ export function jobTable(jobs, app, subject = null) {
         runs ? [bar(job.done_bytes, job.total_bytes, `${job.kind} of ${job.subject}: ${share}`), ` ${share}`] : job.error ? job.error.message : "",
         runs ? `${size(job.rate)}/s` : "",
         runs && job.seconds_left !== null ? duration(job.seconds_left * 1000) : duration(job.elapsed_ms),
-        runs ? actionButton("Cancel …", () => cancelJob(job, app)) : "",
+        runs ? actionButton("Cancel …", () => cancelJob(job, app), { needs: "DELETE /v1/jobs/{job}" }) : "",
       ],
     };
   });

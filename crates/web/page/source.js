@@ -55,14 +55,14 @@ export class SourceSide {
   actions(follower) {
     if (follower.departed) {
       return [
-        actionButton("Rehearse the way back …", () => followAgain(this.app, this.name, follower.name, "rehearse")),
-        actionButton("Follow it …", () => followAgain(this.app, this.name, follower.name, "resync"), { danger: true }),
-        actionButton("Fail back …", () => followAgain(this.app, this.name, follower.name, "failback"), { danger: true }),
+        actionButton("Rehearse the way back …", () => followAgain(this.app, this.name, follower.name, "rehearse"), { needs: "POST /v1/mirrors/{mirror}/divergence" }),
+        actionButton("Follow it …", () => followAgain(this.app, this.name, follower.name, "resync"), { danger: true, needs: "POST /v1/mirrors/{mirror}/resync" }),
+        actionButton("Fail back …", () => followAgain(this.app, this.name, follower.name, "failback"), { danger: true, needs: "POST /v1/mirrors/{mirror}/failback" }),
       ];
     }
     return [
-      actionButton("Let it take over …", () => this.allow(follower)),
-      actionButton("Forget …", () => this.forget(follower), { danger: true }),
+      actionButton("Let it take over …", () => this.allow(follower), { needs: "POST /v1/volumes/{volume}/allow-reverse" }),
+      actionButton("Forget …", () => this.forget(follower), { danger: true, needs: "DELETE /v1/volumes/{volume}/followers/{follower}" }),
     ];
   }
 

@@ -1,9 +1,9 @@
 // A volume, or an adopted device, with its time line.
 
-import { get, segment } from "./api.js";
+import { get, post, segment } from "./api.js";
 import { actionButton } from "./dialog.js";
 import { bar, command, facts, h, say, section, table } from "./dom.js";
-import { picked, setMark, takeSnapshot, views } from "./instant.js";
+import { askFrees, picked, setMark, takeSnapshot, views } from "./instant.js";
 import { TimeLine } from "./line.js";
 import { filesHref } from "./paths.js";
 import { ago, count, duration, interval, plain, size, stamp } from "./words.js";
@@ -13,6 +13,10 @@ const ROWS = 50;
 
 /// Runs of a schedule that the line shows.
 const RUNS = 60;
+
+/// Times for which runs of a cron expression are asked for, and how long the answer is used.
+const RUN_TIMES = [3_600_000, 2 * 86_400_000, 62 * 86_400_000];
+const RUNS_FRESH = 600_000;
 
 /// The lists are asked for that often even when no number tells of a change.
 const REFRESH = 20_000;
@@ -26,6 +30,9 @@ export class VolumeView {
     this.snapshots = [];
     this.luns = [];
     this.schedules = [];
+    /// Runs to come of each cron expression, by the server.
+    this.runs = new Map();
+    this.frees = null;
     this.history = null;
     this.problem = null;
     this.item = null;
@@ -46,6 +53,7 @@ export class VolumeView {
         this.range = range;
         if (!same) this.app.draw();
       },
+      ready: async () => this.loading,
     });
   }
 
@@ -152,9 +160,56 @@ export class VolumeView {
       if (!next) return;
       for (let run = 0; run < (every ? RUNS : 1); run += 1) runs.push({ at: next + run * (every ?? 0), name: label });
     };
-    for (const schedule of this.schedules) add(schedule.label, schedule.next_ms, schedule.every_ms);
-    if (this.mirror && !this.mirror.paused) add("update", this.mirror.next_ms, this.mirror.every_ms);
+    const addCron = (label, { cron, zone, next_ms: next }) => {
+      const known = this.runs.get(`${cron} ${zone}`)?.times.filter((at) => at > Date.now()) ?? [];
+      if (known.length > 0) runs.push(...known.map((at) => ({ at, name: label })));
+      else add(label, next, null);
+      if (next) this.askRuns(cron, zone);
+    };
+    for (const schedule of this.schedules) {
+      if (schedule.cron) addCron(schedule.label, schedule);
+      else add(schedule.label, schedule.next_ms, schedule.every_ms);
+    }
+    if (this.mirror && !this.mirror.paused) {
+      if (this.mirror.cron) addCron("update", this.mirror);
+      else add("update", this.mirror.next_ms, this.mirror.every_ms);
+    }
     return runs.sort((one, other) => one.at - other.at);
+  }
+
+  /// Asks the server when a cron expression is due, for longer and longer times until the answer has
+  /// enough runs.
+  async askRuns(cron, zone) {
+    const key = `${cron} ${zone}`;
+    const known = this.runs.get(key);
+    if (known && Date.now() - known.asked < RUNS_FRESH) return;
+    const found = { asked: Date.now(), times: known?.times ?? [] };
+    this.runs.set(key, found);
+    try {
+      for (const time of RUN_TIMES) {
+        const answer = await post("/v1/schedules/simulate", { schedule: { cron, zone }, for_ms: time });
+        found.times = answer.kept_ms.slice(0, RUNS);
+        if (found.times.length >= RUNS / 3) break;
+      }
+      this.arrange();
+    } catch {
+      // The line has the next run all the same.
+    }
+  }
+
+  /// The space that a deletion of a snapshot would free; none until the server has answered.
+  freesOf(name) {
+    const key = `${name} ${this.snapshots.length}`;
+    if (this.frees?.key !== key || Date.now() - this.frees.asked > REFRESH) {
+      const last = this.frees?.key === key ? this.frees.found : null;
+      const frees = { key, asked: Date.now(), found: last };
+      this.frees = frees;
+      askFrees(this.name, name).then((found) => {
+        frees.found = found;
+        this.app.draw();
+      }, () => {});
+    }
+    return this.frees.found;
   }
 
   /// The line is put into its place once, and draws itself from then on.
@@ -180,8 +235,8 @@ export class VolumeView {
       h(
         "p",
         { class: "buttons", "data-key": "actions" },
-        canSnapshot && actionButton("Take a snapshot …", () => takeSnapshot(this)),
-        this.history && !mirror && actionButton("Mark this instant …", () => setMark(this)),
+        canSnapshot && actionButton("Take a snapshot …", () => takeSnapshot(this), { needs: "POST /v1/volumes/{volume}/snapshots" }),
+        this.history && !mirror && actionButton("Mark this instant …", () => setMark(this), { needs: "POST /v1/devices/{device}/marks" }),
         volume && volume.role !== "unavailable" && h("a", { class: "button", href: filesHref(name, null) }, "Files"),
         (mirror || this.isMirrored()) && h("a", { class: "button", href: `#/mirror/${encodeURIComponent(name)}` }, mirror ? "Mirror" : "Mirrors"),
         (volume || device) && this.history && h("a", { class: "button", href: `#/history/${encodeURIComponent(name)}` }, "History"),
@@ -192,6 +247,7 @@ export class VolumeView {
         { "data-key": "line", "aria-labelledby": "line-title" },
         h("h2", { id: "line-title" }, "Time line"),
         h("div", { class: "line-place", "data-kept": `line-${name}`, "data-key": "line-place" }),
+        this.data.future.length > 0 && h("p", { class: "hint", "data-key": "coming" }, comingWords(this.data.future)),
       ),
       h("div", { class: "beside", "data-key": "beside" }, picked(this, this.item), this.list()),
       views(this),
@@ -277,6 +333,13 @@ export class VolumeView {
       ? table("Schedules of snapshots", ["Label", "Runs", "Next", "Last", "Keeps", "Problem"], rows)
       : empty);
   }
+}
+
+/// The runs to come that the line shows, in words.
+function comingWords(future) {
+  const [next] = future;
+  const last = future[future.length - 1];
+  return `To come: ${count(future.length, "run")} until ${stamp(last.at)}; the next is ${next.name}, ${ago(next.at)}.`;
 }
 
 function deviceFacts(device) {

@@ -3,6 +3,7 @@
 //! It passes requests of a session on to the server, which decides about them as about requests of
 //! the command line.
 
+use std::fmt;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,17 +18,36 @@ use axum::routing::get;
 use axum::{Router, middleware};
 use cairn_base::Clock;
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
 
 use crate::guard::{Page, refuse};
 
 /// The server that requests go to.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub enum Target {
     /// Its control socket.
     Unix(PathBuf),
-    /// HOST:PORT, with the token.
-    Tcp(String, String),
+    /// A server over TCP.
+    Tcp {
+        /// HOST:PORT.
+        address: String,
+        /// The token of its API.
+        token: String,
+        /// With TLS.
+        tls: Option<Arc<ClientConfig>>,
+    },
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Unix(socket) => f.debug_tuple("Unix").field(socket).finish(),
+            Target::Tcp { address, .. } => f.debug_tuple("Tcp").field(address).finish_non_exhaustive(),
+        }
+    }
 }
 
 /// A page that is about to be served.
@@ -134,9 +154,13 @@ async fn forward(
             let stream = tokio::net::UnixStream::connect(socket).await?;
             converse(stream, onward.body(body)?).await
         }
-        Target::Tcp(address, token) => {
+        Target::Tcp { address, token, tls } => {
+            let request = onward.header(AUTHORIZATION, format!("Bearer {token}")).body(body)?;
             let stream = tokio::net::TcpStream::connect(address).await?;
-            converse(stream, onward.header(AUTHORIZATION, format!("Bearer {token}")).body(body)?).await
+            let Some(tls) = tls else { return converse(stream, request).await };
+            let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+            let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
+            converse(TlsConnector::from(tls.clone()).connect(name, stream).await?, request).await
         }
     }
 }

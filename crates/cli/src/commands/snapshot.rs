@@ -6,7 +6,7 @@ use cairn_api::{self as api, ErrorKind};
 use super::volume::segment;
 use crate::arguments::{DiffSnapshots, DumpName, Snapshot, SnapshotName};
 use crate::exit::Failure;
-use crate::output::{Output, ago, path as shown, print_line, size, table};
+use crate::output::{Output, ago, fields, path as shown, print_line, size, table};
 
 /// Runs a command on snapshots.
 pub fn run(command: Snapshot, client: &Client, output: Output) -> Result<(), Failure> {
@@ -29,7 +29,8 @@ pub fn run(command: Snapshot, client: &Client, output: Output) -> Result<(), Fai
         }
         Snapshot::Show { name } => {
             let snapshot = find(&name, client)?;
-            output.show(&snapshot, show);
+            let frees: api::SnapshotFrees = client.get(&format!("{}/frees", path(&name)?))?;
+            output.show(&Shown { snapshot, frees }, show);
         }
         Snapshot::Delete { names, dry_run } => delete(&names, dry_run, client, output)?,
         Snapshot::Rename { name, new_name } => {
@@ -179,14 +180,27 @@ fn goal(name: DumpName, to: Option<String>) -> Result<SnapshotName, Failure> {
     }
 }
 
-fn show(snapshot: &api::Snapshot) -> String {
-    format!(
-        "name        {}\ncreated     {}\ngeneration  {}\nheld        {}",
-        snapshot.name,
-        ago(snapshot.created_ms),
-        snapshot.generation,
-        if snapshot.held { "yes" } else { "no" }
-    )
+/// A snapshot, and the space that its deletion would free.
+#[derive(serde::Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    snapshot: api::Snapshot,
+    frees: api::SnapshotFrees,
+}
+
+fn show(Shown { snapshot, frees }: &Shown) -> String {
+    let mut pairs = vec![
+        ["name".to_owned(), snapshot.name.clone()],
+        ["created".to_owned(), ago(snapshot.created_ms)],
+        ["generation".to_owned(), snapshot.generation.to_string()],
+        ["held".to_owned(), if snapshot.held { "yes" } else { "no" }.to_owned()],
+        ["frees alone".to_owned(), size(frees.alone_bytes)],
+    ];
+    let with =
+        |other: &api::FreesWith| ["frees with".to_owned(), format!("{} {}", other.name, size(other.bytes))];
+    pairs.extend(frees.with_earlier.iter().chain(&frees.with_later).map(with));
+    pairs.extend(frees.with_both_bytes.map(|bytes| ["frees with both".to_owned(), size(bytes)]));
+    fields(pairs)
 }
 
 fn find(name: &SnapshotName, client: &Client) -> Result<api::Snapshot, Failure> {

@@ -21,11 +21,6 @@ pub fn run(asked: &Web, client: &Client, output: Output) -> Result<(), Failure> 
         let next = "leave --listen out, or name a port with --listen 127.0.0.1:PORT; for other machines, start the server with --http HOST:PORT and open that";
         return Err(Failure::new(ErrorKind::Usage, message, next));
     }
-    if client.has_tls() {
-        let next =
-            "open https://HOST:PORT of that server, with its root in the browser; or run this on its machine";
-        return Err(Failure::new(ErrorKind::Usage, "a server with TLS serves its page itself", next));
-    }
     // A server that does not answer is reported here, and not on an empty page.
     let _: api::Status = client.get("/v1/status")?;
     let listener = TcpListener::bind(asked.listen).map_err(|error| {
@@ -35,7 +30,9 @@ pub fn run(asked: &Web, client: &Client, output: Output) -> Result<(), Failure> 
     let target = match client.place() {
         Place::Data(dir) => Target::Unix(dir.join("control.sock")),
         Place::Unix(path) => Target::Unix(path.clone()),
-        Place::Tcp(address, token) => Target::Tcp(address.clone(), token.clone()),
+        Place::Tcp(address, token) => {
+            Target::Tcp { address: address.clone(), token: token.clone(), tls: client.tls() }
+        }
     };
     let page = LocalPage::new(listener, target, Arc::new(SystemClock::new()))?;
     output.tell(&serde_json::json!({ "url": page.url }), |_| {

@@ -129,6 +129,12 @@ impl Browser {
         self.until("document.readyState === 'complete'");
     }
 
+    /// Forgets cookies and all that pages have stored, as another browser.
+    pub fn forget(&mut self) {
+        self.value("localStorage.clear()");
+        self.call("Network.clearBrowserCookies", json!({}));
+    }
+
     /// Clicks the first button or link whose text begins so; of the dialog where one is open.
     pub fn click(&mut self, text: &str) {
         let found = format!(

@@ -51,7 +51,7 @@ fn restore(server: &Running, request: &Value) -> Value {
 }
 
 fn mounted(dir: &Path) -> (Running, PathBuf) {
-    let server = Running::start(dir, "a");
+    let server = Running::start_with(dir, "a", &["--mirror", "off", "--http", "127.0.0.1:0"]);
     server.good(&["volume", "create", "vol0", "--size", "512M"]);
     let mount = dir.join("mnt");
     fs::create_dir(&mount).unwrap();
@@ -107,6 +107,22 @@ fn shape(folder: &Path) -> Vec<(PathBuf, u32, u64, i64, u32, Vec<u8>)> {
     found
 }
 
+/// Extracts a zip file, and prints path, mode and time of each file in it as JSON.
+const UNZIP: &str = r#"
+import json, struct, sys, zipfile
+zip = zipfile.ZipFile(sys.argv[1])
+found = []
+for info in zip.infolist():
+    modified, extra = None, info.extra
+    while extra:
+        kind, length = struct.unpack('<HH', extra[:4])
+        if kind == 0x5455: modified = struct.unpack('<i', extra[5:9])[0]
+        extra = extra[4 + length:]
+    found.append((info.filename.rstrip('/'), info.external_attr >> 16, modified))
+zip.extractall(sys.argv[2])
+print(json.dumps(found))
+"#;
+
 #[test]
 fn folder_is_downloaded_as_tar_and_restored_with_every_byte_and_attribute() {
     if !can_mount() {
@@ -131,6 +147,26 @@ fn folder_is_downloaded_as_tar_and_restored_with_every_byte_and_attribute() {
     extract.args(["-x", "-p", "-f"]).arg(&file).arg("-C").arg(&out);
     assert!(extract.status().unwrap().success());
     assert_eq!(shape(&out.join("folder")), before);
+
+    // As a zip file, which another program reads: all but the pipe.
+    let (status, head, zip) = ask(&server, "GET", &format!("{path}&archive=zip"), None);
+    assert_eq!(status, 200, "{head}");
+    assert!(head.contains("content-disposition: attachment; filename=\"folder.zip\""), "{head}");
+    let (file, out) = (dir.path().join("folder.zip"), dir.path().join("unzipped"));
+    fs::write(&file, zip).unwrap();
+    let read = Command::new("/usr/bin/python3").arg("-c").arg(UNZIP).args([&file, &out]).output().unwrap();
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    let listed: Vec<(String, u32, i64)> = serde_json::from_slice(&read.stdout).unwrap();
+    let is_kept = |mode: u32| [0o100_000, 0o040_000, 0o120_000].contains(&(mode & 0o170_000));
+    let expected: Vec<_> = before.iter().filter(|one| is_kept(one.1)).collect();
+    assert_eq!(listed.len(), expected.len() + 1, "and the folder itself");
+    for (path, mode, _, modified, _, content) in expected {
+        // The program takes names that are not UTF-8 for those of MS-DOS.
+        let Some(name) = path.to_str() else { continue };
+        assert!(listed.contains(&(format!("folder/{name}"), *mode, *modified)), "{name}: {listed:?}");
+        let unzipped = out.join("folder").join(path);
+        assert!(unzipped.is_dir() || fs::read(unzipped).unwrap() == *content, "{name}");
+    }
 
     // A restore goes beside the present folder, which stays as it is.
     let now = shape(&mount.join("folder"));
@@ -213,6 +249,27 @@ fn names_versions_and_downloads_of_files_are_exact() {
     let (status, _, body) = ask(&server, "GET", url, None);
     assert!(status == 200 && body == fs::read(mount.join("large.bin")).unwrap());
     assert_eq!(ask(&server, "GET", url, None).0, 404);
+
+    // One that was prepared with a token works no more once that is revoked.
+    let secret = server.good(&["token", "create", "loader", "--role", "operator"]);
+    let http = server.json(&["status"])["http"][1].as_str().unwrap().to_owned();
+    let over_tcp = |method: &str, path: &str, body: &str| {
+        let mut stream = std::net::TcpStream::connect(&http).unwrap();
+        let secret = secret.trim();
+        write!(stream, "{method} {path} HTTP/1.0\r\nhost: {http}\r\nauthorization: Bearer {secret}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let mut urls = (0..2).map(|_| {
+        let answer = over_tcp("POST", "/v1/volumes/vol0/files/downloads", &place.to_string());
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str::<Value>(body).unwrap()["url"].as_str().unwrap().to_owned()
+    });
+    let (first, second) = (urls.next().unwrap(), urls.next().unwrap());
+    assert_eq!(ask(&server, "GET", &first, None).0, 200);
+    server.good(&["token", "revoke", "loader", "--yes"]);
+    assert_eq!(ask(&server, "GET", &second, None).0, 404);
 
     for (method, path, body, expected) in [
         ("GET", "/v1/volumes/vol0/files?path=/none", None, 404),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::browser::Browser;
 use crate::running::{Running, can_mount, vol0, wait_until};
-use crate::{Web, make_vol0, server_with_http, sign_in};
+use crate::{Web, make_vol0, server_with_http, sign_in, sign_in_and_out};
 
 /// A server with files in `vol0`, mounted; the folder of the mount.
 fn server_with_files(dir: &Path) -> (Running, std::path::PathBuf) {
@@ -102,12 +102,45 @@ fn deleted_file_is_back_in_four_clicks_and_by_keyboard_alone() {
         fs::read(downloads.join("report.txt"))
             .is_ok_and(|bytes| bytes == b"the second report, which is longer")
     });
+    browser.click_named("Download this folder as a zip file");
+    let zip = downloads.join("notes.zip");
+    wait_until("the folder has arrived as a zip file", || {
+        fs::read(&zip).is_ok_and(|bytes| bytes.windows(4).any(|four| four == b"PK\x05\x06"))
+    });
     browser.click_named("Download this folder as a tar file");
     let tar = downloads.join("notes.tar");
     wait_until("the folder has arrived", || {
         let listed = std::process::Command::new("tar").arg("tf").arg(&tar).output().unwrap();
         listed.status.success() && String::from_utf8_lossy(&listed.stdout).contains("notes/report@monday.txt")
     });
+
+    // The same inside an image dump in a bucket.
+    let store = dir.path().join("store");
+    fs::create_dir(&store).unwrap();
+    server.good(&["bucket", "add", "local", &format!("file://{}", store.display())]);
+    server.good(&["image", "dump", "-0", "vol0", "local:"]);
+    fs::remove_file(mounted.join("notes/report@monday.txt")).unwrap();
+    browser.value("location.hash = '#/dumps'");
+    browser.click("local");
+    browser.until_text("Image dumps in local");
+    browser.click("vol0@");
+    browser.click("notes/");
+    browser.until_text("report@monday.txt");
+    browser.picture("dump-files");
+    browser.click_named("Download report@monday.txt");
+    wait_until("the file of the dump has arrived", || {
+        fs::read(downloads.join("report@monday.txt")).is_ok_and(|bytes| bytes == b"the first report")
+    });
+    let notes = dir.path().join("from-dump");
+    fs::remove_file(&zip).unwrap();
+    browser.click_named("Download this folder as a zip file");
+    wait_until("the folder of the dump has arrived", || {
+        let script = "import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2])";
+        let mut unzip = std::process::Command::new("/usr/bin/python3");
+        unzip.args(["-c", script]).args([&zip, &notes]).stderr(std::process::Stdio::null());
+        unzip.status().unwrap().success()
+    });
+    assert_eq!(fs::read(notes.join("notes/report@monday.txt")).unwrap(), b"the first report");
     browser.assert_no_complaints();
 }
 
@@ -173,39 +206,10 @@ fn database_goes_back_to_a_second_by_its_time_and_by_keyboard_alone() {
     browser.assert_no_complaints();
 }
 
+/// One source and one mirror for three tasks: the price of a lag at the source, why the mirror is
+/// behind, and a failover in a hurry.
 #[test]
-fn mirror_that_is_behind_says_why_by_keyboard_alone() {
-    let Some(mut browser) = Browser::start() else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let source = Running::start(dir.path(), "source");
-    make_vol0(&source, None);
-    let here = Running::start(dir.path(), "here");
-    here.good(&["mirror", "create", "vol0", &source.invite(), "--every", "1h", "--rpo", "1s"]);
-    vol0::write(&source, 8192, 3, 1 << 20);
-    wait_until("the mirror is behind", || vol0::status(&here)["state"] == "behind");
-    let web = Web::start(&here);
-    browser.open(&web.url);
-    browser.until_text("1 problem");
-    browser.tab_to("it.textContent === 'vol0' && it.hash === '#/mirror/vol0'");
-    browser.key("Enter");
-    browser.until_text("1.0 MiB of changes are not here");
-    browser.until_text("it may lag 1s (RPO)");
-    browser.tab_to("it.textContent.startsWith('Update now')");
-    browser.key("Enter");
-    browser.until_text("The source has changed 1.0 MiB since the image here.");
-    browser.until("document.activeElement.textContent === 'Update'");
-    browser.key("Enter");
-    browser.until_text("The update runs");
-    wait_until("the update is over", || vol0::status(&here)["lag_bytes"] == 0);
-    browser.key("Escape");
-    // The stream of changes says so: no press, and no reload.
-    browser.until_text("Nothing had changed at the source");
-    browser.picture("mirror-caught-up");
-    browser.assert_no_complaints();
-}
-
-#[test]
-fn price_of_a_lag_is_shown_at_the_source_and_by_keyboard_alone() {
+fn price_of_a_lag_a_mirror_behind_and_a_failover_by_keyboard_alone() {
     let Some(mut browser) = Browser::start() else { return };
     let dir = tempfile::tempdir().unwrap();
     let source = Running::start(dir.path(), "source");
@@ -241,20 +245,153 @@ fn price_of_a_lag_is_shown_at_the_source_and_by_keyboard_alone() {
     browser.write("64K");
     browser.key("Enter");
     browser.until_text("cairn plan vol0 --link 64K");
+
+    // The mirror is behind: why, and the update.
+    here.good(&["mirror", "update", "vol0"]);
+    here.good(&["mirror", "set", "vol0", "--rpo", "1s"]);
+    vol0::write(&source, 8192, 3, 1 << 20);
+    wait_until("the mirror is behind", || vol0::status(&here)["state"] == "behind");
+    let web = Web::start(&here);
+    browser.open(&web.url);
+    browser.until_text("1 problem");
+    browser.tab_to("it.textContent === 'vol0' && it.hash === '#/mirror/vol0'");
+    browser.key("Enter");
+    browser.until_text("1.0 MiB of changes are not here");
+    browser.until_text("it may lag 1s (RPO)");
+    browser.tab_to("it.textContent.startsWith('Update now')");
+    browser.key("Enter");
+    browser.until_text("The source has changed 1.0 MiB since the image here.");
+    browser.until("document.activeElement.textContent === 'Update'");
+    browser.key("Enter");
+    browser.until_text("The update runs");
+    wait_until("the update is over", || vol0::status(&here)["lag_bytes"] == 0);
+    browser.key("Escape");
+    // The stream of changes says so: no press, and no reload.
+    browser.until_text("Nothing had changed at the source");
+    browser.picture("mirror-caught-up");
+
+    // The source is gone: from the overview to a volume that takes writes.
+    drop(source);
+    browser.value("location.hash = '#/'");
+    browser.until_text("Clients");
+    browser.tab_to("it.textContent === 'vol0' && it.hash === '#/mirror/vol0'");
+    browser.key("Enter");
+    browser.tab_to("it.textContent.startsWith('Fail over')");
+    browser.key("Enter");
+    browser.until_text("Lost: at most the writes of the last");
+    browser.until("document.activeElement.id === 'd-typed'");
+    browser.write("vol0");
+    browser.key("Enter");
+    browser.until_text("vol0 takes writes now, and follows no source.");
+    browser.until_text("cairn lun list vol0");
+    assert_eq!(vol0::content(&here)[8192], 3);
+    vol0::write(&here, 0, 9, 4096);
+    browser.key("Escape");
+    browser.until("!document.querySelector('dialog')");
     browser.assert_no_complaints();
 }
 
+/// The requests that the page has sent, other than those that read and the sign-in.
+fn changes_sent(browser: &Browser) -> Vec<String> {
+    let sent = |event: &serde_json::Value| {
+        let request = &event["params"]["request"];
+        let (method, url) = (request["method"].as_str()?, request["url"].as_str()?);
+        let is_change =
+            event["method"] == "Network.requestWillBeSent" && method != "GET" && !url.ends_with("/session");
+        is_change.then(|| format!("{method} {url}"))
+    };
+    browser.events.iter().filter_map(sent).collect()
+}
+
+/// A viewer sees each action, why it may not do it, and the command for another person; the page
+/// sends nothing. An operator may do more, and destroys nothing.
 #[test]
-fn history_fleet_and_log_are_drawn() {
+fn viewer_cannot_destroy_and_learns_why_by_keyboard_as_well() {
     let Some(mut browser) = Browser::start() else { return };
     let dir = tempfile::tempdir().unwrap();
     let (server, url) = server_with_http(dir.path());
-    make_vol0(&server, Some(&dir.path().join("store")));
-    for round in 0..3 {
-        vol0::write(&server, 0, round, 4 << 20);
+    make_vol0(&server, None);
+    server.good(&["snapshot", "schedule", "set", "vol0", "nightly", "--cron", "0 3 * * *"]);
+    let snapshots = || server.json(&["snapshot", "list", "vol0"]).as_array().unwrap().len();
+    let enter_with = |browser: &mut Browser, role: &str| {
+        let token = server.good(&["token", "create", role, "--role", role]);
+        browser.open(&url);
+        browser.until("document.activeElement?.id === 'token'");
+        browser.write(token.trim());
+        browser.key("Enter");
+    };
+    sign_in_and_out(&mut browser, &server, &url);
+    enter_with(&mut browser, "viewer");
+    browser.until_text("All is well");
+    browser.until_text("token viewer (viewer)");
+    browser.value("location.hash = '#/volume/vol0'");
+    browser.click("before");
+    browser.until_text("Its deletion would free");
+    browser.until_text(" alone");
+    // The line has as many runs as of a schedule with an interval.
+    browser.until_text("To come: 60 runs until");
+    for action in ["Take a snapshot", "Clone", "Roll back", "Hold", "Delete"] {
+        browser.until(&format!(
+            "[...document.querySelectorAll('button')].find((it) => it.textContent.startsWith('{action}')).getAttribute('aria-disabled') === 'true'"
+        ));
     }
-    browser.open(&url);
-    sign_in(&mut browser, &server);
+    browser.picture("viewer");
+    browser.click("Delete");
+    browser.until_text("This needs the role administrator. You are token viewer (viewer).");
+    browser.until_text("cairn snapshot delete vol0@before");
+    assert_eq!(browser.value("document.querySelectorAll('dialog button.danger, dialog input').length"), 0);
+    browser.picture("viewer-denied");
+    browser.key("Escape");
+    browser.until("!document.querySelector('dialog')");
+    browser.tab_to("it.textContent.startsWith('Roll back')");
+    browser.key("Enter");
+    browser.until_text("cairn snapshot rollback vol0@before");
+    browser.key("Escape");
+    browser.until("!document.querySelector('dialog')");
+    browser.value("location.hash = '#/files/vol0'");
+    browser.until_text("Folder");
+    browser.value("location.hash = '#/log'");
+    browser.until_text("The audit log is for administrators");
+    let sent = changes_sent(&browser);
+    let reads = |one: &&String| one.ends_with("/v1/schedules/simulate");
+    assert_eq!(sent.iter().filter(|one| !reads(one)).collect::<Vec<_>>(), Vec::<&String>::new());
+    browser.assert_no_complaints();
+    // A script that asks all the same is refused by the server.
+    let asked = "fetch('/v1/volumes/vol0/snapshots/before', { method: 'DELETE', headers: { 'x-cairn': localStorage.getItem('cairn-key') } }).then((answer) => answer.status)";
+    assert_eq!(browser.value(asked), 403);
+    assert_eq!(snapshots(), 1);
+    browser.events.clear();
+
+    browser.click("Sign out");
+    enter_with(&mut browser, "operator");
+    browser.until_text("token operator (operator)");
+    browser.value("location.hash = '#/volume/vol0'");
+    browser.click("Take a snapshot");
+    browser.click("Take it");
+    browser.until_text("Made vol0@page-");
+    browser.click("Close");
+    assert_eq!(snapshots(), 2);
+    browser.click("before");
+    browser.click("Roll back");
+    browser.until_text("This needs the role administrator. You are token operator (operator).");
+    browser.key("Escape");
+    browser.until("!document.querySelector('dialog')");
+
+    browser.click("Sign out");
+    enter_with(&mut browser, "lock-keeper");
+    browser.until_text("This role has no page");
+    browser.until_text("You are token lock-keeper (lock keeper).");
+    browser.assert_no_complaints();
+}
+
+/// The views of history, of the fleet and of the log: at a server whose page is signed in, and at
+/// its mirror.
+pub fn history_fleet_and_log(browser: &mut Browser, (server, url): (&Running, &str), here: &Running) {
+    for round in 0..3 {
+        vol0::write(server, 0, round, 4 << 20);
+    }
+    browser.open(url);
+    browser.until_text("All is well");
     browser.value("location.hash = '#/history/vol0'");
     browser.until_text("Cost as measured");
     browser.until_text("What another setting would cost");
@@ -264,15 +401,21 @@ fn history_fleet_and_log_are_drawn() {
     browser.until_text("Older history than this is folded back");
     browser.key("Escape");
     browser.until("!document.querySelector('dialog')");
-    let here = Running::start(dir.path(), "here");
-    here.good(&["mirror", "create", "vol0", &server.invite(), "--every", "1h", "--rpo", "1s"]);
-    vol0::write(&server, 0, 5, 1 << 20);
-    wait_until("the mirror is behind", || vol0::status(&here)["state"] == "behind");
-    let web = Web::start(&here);
+    here.good(&["mirror", "set", "vol0", "--rpo", "1s"]);
+    vol0::write(server, 0, 5, 1 << 20);
+    wait_until("the mirror is behind", || vol0::status(here)["state"] == "behind");
+    let web = Web::start(here);
     browser.open(&web.url);
     browser.until_text("1 problem");
+    // Another server, read with a token of a viewer; it ends, and the row says so.
+    let address = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let token = here.data.with_extension("token");
+    fs::write(&token, server.good(&["token", "create", "fleet", "--role", "viewer"])).unwrap();
+    here.good(&["fleet", "create", "storage1", &address, "--token", &format!("@{}", token.display())]);
     browser.value("location.hash = '#/fleet'");
     browser.until_text("Servers that this one knows");
+    browser.until_text("storage1 127.0.0.1:");
+    browser.until_text("2 volumes, 0 mirrors");
     // The worst first.
     browser.until("document.querySelector('tbody tr .state').className.includes('bad')");
     browser.picture("fleet");
@@ -285,7 +428,16 @@ fn history_fleet_and_log_are_drawn() {
     browser.assert_no_complaints();
 }
 
+/// Ten thousand snapshots are drawn within a frame of a screen at 60 Hz, at any zoom.
+fn check_line(browser: &mut Browser) {
+    let paint = browser.value("performance.getEntriesByName('first-contentful-paint')[0]?.startTime");
+    let frame = browser.value(include_str!("frames.js"));
+    eprintln!("first paint after {paint} ms, a frame of the line takes {frame} ms");
+    assert!(frame.as_f64().unwrap() < 1000.0 / 60.0, "{frame} ms");
+}
+
 /// The status is asked for once in a while when nothing changes, and at once when something does.
+/// It is drawn within a frame, whatever the number of snapshots.
 #[test]
 fn page_asks_seldom_while_nothing_changes_and_not_at_all_while_hidden() {
     let Some(mut browser) = Browser::start() else { return };
@@ -317,5 +469,6 @@ fn page_asks_seldom_while_nothing_changes_and_not_at_all_while_hidden() {
     assert_eq!(asked(&mut browser), before);
     show(&mut browser, "visible");
     browser.until("[...document.querySelectorAll('th a')].some((one) => one.textContent === 'vol2')");
+    check_line(&mut browser);
     browser.assert_no_complaints();
 }

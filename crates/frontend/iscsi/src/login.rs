@@ -36,7 +36,7 @@ pub(crate) fn run(
 ) -> Result<Option<Established>, SessionEnd> {
     let deadline = Instant::now() + shared.options.login_timeout;
     let mut login = Login::default();
-    let mut gate = Gate { shared, entry, socket, deadline, account: None, export: None };
+    let mut gate = Gate { shared, entry, socket, deadline, account: None, tried: None, export: None };
     let mut out = Vec::new();
     let mut spoke = false;
     loop {
@@ -68,7 +68,10 @@ pub(crate) fn run(
         out.clear();
         match step {
             Step::More => {}
-            Step::Failed(error) => return Err(SessionEnd::Refused(error)),
+            Step::Failed(error) => {
+                gate.report(error);
+                return Err(SessionEnd::Refused(error));
+            }
             Step::Done(login) => {
                 let initiator = gate.initiator(&login.identity);
                 return Ok(Some(Established { login: *login, initiator, export: gate.export }));
@@ -107,6 +110,8 @@ struct Gate<'a> {
     deadline: Instant,
     /// The account that the initiator must prove.
     account: Option<Account>,
+    /// The initiator that must prove it, and the target.
+    tried: Option<(Initiator, String)>,
     export: Option<Export>,
 }
 
@@ -117,6 +122,15 @@ impl Gate<'_> {
 
     fn initiator(&self, identity: &Identity) -> Initiator {
         Initiator { name: identity.initiator.clone(), address: self.address() }
+    }
+
+    /// Reports a login that ended without the proof that it needs.
+    fn report(&self, error: LoginError) {
+        if let (LoginError::Authentication, Some(_), Some((initiator, target))) =
+            (error, &self.account, &self.tried)
+        {
+            self.shared.targets.unproved(initiator, target);
+        }
     }
 
     fn open(&self, target: &str) -> Result<Export, LoginError> {
@@ -133,7 +147,9 @@ impl Gate<'_> {
 impl Gatekeeper for Gate<'_> {
     fn admit(&mut self, identity: &Identity) -> Result<Option<Account>, LoginError> {
         if let Some(target) = &identity.target {
-            self.account = self.shared.targets.admit(&self.initiator(identity), target)?;
+            let initiator = self.initiator(identity);
+            self.account = self.shared.targets.admit(&initiator, target)?;
+            self.tried = Some((initiator, target.clone()));
         }
         Ok(self.account.clone())
     }

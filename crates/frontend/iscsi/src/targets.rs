@@ -25,6 +25,9 @@ pub trait Targets: Send + Sync {
     /// May it try this target, and how must it prove itself? `None`: it need not.
     fn admit(&self, initiator: &Initiator, target: &str) -> Result<Option<Account>, LoginError>;
 
+    /// An initiator was refused, as it did not prove its identity for this target.
+    fn unproved(&self, _initiator: &Initiator, _target: &str) {}
+
     /// Opens a target for a session.
     fn open(&self, target: &str) -> Result<Export, OpenTargetError>;
 

@@ -136,13 +136,20 @@ impl Tokens {
             if is_same(&record.digest) && !self.has_expired(record) {
                 let volumes = (!record.volumes.is_empty()).then(|| record.volumes.iter().cloned().collect());
                 let name = format!("token {}", record.name);
-                found = Some(Actor { name, role: record.role, volumes, from: None });
+                found = Some(Actor {
+                    name,
+                    role: record.role,
+                    volumes,
+                    from: None,
+                    token: Some(identity.to_owned()),
+                });
             }
         }
         let first = self.first.lock();
         if first.as_deref().is_some_and(is_same) && !document.first_revoked {
             let name = format!("token {FIRST}");
-            found = Some(Actor { name, role: Role::Administrator, volumes: None, from: None });
+            let (volumes, token) = (None, Some(identity.to_owned()));
+            found = Some(Actor { name, role: Role::Administrator, volumes, from: None, token });
         }
         found
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cairn_api as api;
 use cairn_files::{Tree, TreeError, path_bytes, path_text, quoted_path};
 
-use crate::browse::downloads::{self, Sending};
+use crate::browse::downloads::{self, Sending, Source, Ticket};
 use crate::browse::restoring::{Goal, Restoring, Stopped, find_goal};
 use crate::browse::versions::{Instant, SNAPSHOTS_MAX, versions};
 use crate::browse::{DOWNLOADS_MAX, entry, from_root, full_name, names_of, tree_of};
@@ -65,53 +65,76 @@ impl Server {
         let names = names_of(&path)?;
         let whole = from_root(&names);
         let name = full_name(volume, asked.at.as_deref());
-        let after = match &asked.after {
-            Some(after) => after.parse().map_err(|_| ServerError::Invalid {
-                fault: "`after` is not the `more` of a listing",
-                next: "begin the listing again, without `after`",
-            })?,
-            None => 0,
-        };
-        let mut listing = api::FileListing {
-            name: name.clone(),
-            path: path_text(&whole),
-            path_bytes: path_bytes(&whole),
-            entries: Vec::new(),
-            more: None,
-        };
+        let after = place_after(asked.after.as_deref())?;
+        let mut listing = empty_listing(name.clone(), &whole);
         let Some(tree) = self.tree_at(&open, asked.at.as_deref())? else {
             return match names.is_empty() {
                 true => Ok(listing),
                 false => Err(self.failed_at(&name, &whole)(TreeError::NotFound)),
             };
         };
-        let failed = self.failed_at(&name, &whole);
-        let directory = tree.resolve(&names.join(&b'/')).map_err(&failed)?.file;
-        let limit = asked.limit.unwrap_or(NAMES_MAX).clamp(1, NAMES_MAX) as usize;
-        let found = tree.read_directory(directory, after, limit).map_err(&failed)?;
-        listing.more = found.last().filter(|_| found.len() == limit).map(|last| last.cookie.to_string());
-        let is_name = |name: &[u8]| name != b"." && name != b"..";
-        for found in found.into_iter().filter(|found| is_name(&found.name)) {
-            match tree.stat(found.file) {
-                Ok(stat) => listing.entries.push(entry(&tree, &found.name, &stat)),
-                // It was deleted meanwhile.
-                Err(TreeError::NotFound) if !tree.is_read_only() => {}
-                Err(error) => listing.entries.push(api::FileEntry {
-                    name: path_text(&found.name),
-                    name_bytes: path_bytes(&found.name),
-                    kind: super::kind(found.kind),
-                    number: found.file.0,
-                    bytes: 0,
-                    modified_ms: 0,
-                    mode: 0,
-                    uid: 0,
-                    gid: 0,
-                    target: None,
-                    problem: Some(error.to_string()),
-                }),
-            }
-        }
+        list_directory(&tree, &names, &mut listing, after, asked.limit)
+            .map_err(self.failed_at(&name, &whole))?;
         Ok(listing)
+    }
+
+    /// The names in a directory inside an image dump in a bucket.
+    pub(crate) fn list_dump_files(
+        &self,
+        bucket: &str,
+        asked: &api::ListDumpFiles,
+    ) -> Result<api::FileListing, ServerError> {
+        let path = asked_path(&asked.path, asked.path_bytes.as_deref())?;
+        let names = names_of(&path)?;
+        let whole = from_root(&names);
+        let name = format!("{bucket}:{}", asked.of);
+        let tree = self.dump_tree(bucket, &asked.of, asked.at.as_deref())?;
+        let mut listing = empty_listing(name.clone(), &whole);
+        list_directory(&tree, &names, &mut listing, place_after(asked.after.as_deref())?, asked.limit)
+            .map_err(self.failed_at(&name, &whole))?;
+        Ok(listing)
+    }
+
+    fn dump_tree(&self, bucket: &str, of: &str, at: Option<&str>) -> Result<Tree, ServerError> {
+        self.browsing.dumps.tree(&self.buckets, &self.clock, (bucket, of), at)
+    }
+
+    /// Begins to send a file, or a folder as a tar or zip file, out of an image dump.
+    pub(crate) fn send_dump_files(
+        &self,
+        bucket: &str,
+        of: &str,
+        place: &api::FilePlace,
+    ) -> Result<Sending, ServerError> {
+        let path = asked_path(&place.path, place.path_bytes.as_deref())?;
+        let names = names_of(&path)?;
+        let name = format!("{bucket}:{of}");
+        let taken = self.browsing.downloads.take(&name, DOWNLOADS_MAX, DOWNLOADING)?;
+        let tree = self.dump_tree(bucket, of, place.at.as_deref())?;
+        let failed = self.failed_at(&name, &from_root(&names));
+        let (stat, file) = downloads::find(&tree, &names, root_name(of)).map_err(failed)?;
+        let subject = format!("{name}:{}", quoted_path(&from_root(&names)));
+        downloads::begin(tree, stat, file, place.archive.unwrap_or_default(), subject, taken)
+    }
+
+    /// Prepares a download out of an image dump.
+    pub(crate) fn prepare_dump_download(
+        &self,
+        bucket: &str,
+        asked: api::DumpFilePlace,
+        token: Option<String>,
+    ) -> Result<api::Download, ServerError> {
+        let api::DumpFilePlace { of, at, path, path_bytes, archive } = asked;
+        let place = api::FilePlace { at, path, path_bytes, archive };
+        let path = asked_path(&place.path, place.path_bytes.as_deref())?;
+        let names = names_of(&path)?;
+        let tree = self.dump_tree(bucket, &of, place.at.as_deref())?;
+        let failed = self.failed_at(&format!("{bucket}:{of}"), &from_root(&names));
+        let (stat, file) = downloads::find(&tree, &names, root_name(&of)).map_err(failed)?;
+        let (file_name, bytes) = downloads::shape(&stat, &file, place.archive.unwrap_or_default())?;
+        let source = Source::Dump(bucket.to_owned(), of);
+        let secret = self.browsing.tickets.make(source, place, token, self.clock.monotonic())?;
+        Ok(api::Download { url: format!("/download/{secret}"), file_name: path_text(&file_name), bytes })
     }
 
     /// An error of a path, which the message names.
@@ -154,7 +177,7 @@ impl Server {
         Ok(api::FileVersions { path: path_text(&from_root(&names)), versions, more })
     }
 
-    /// Begins to send a file, or a folder as a tar file.
+    /// Begins to send a file, or a folder as a tar or zip file.
     pub(crate) fn send_files(&self, volume: &str, place: &api::FilePlace) -> Result<Sending, ServerError> {
         let open = self.volumes.get(volume)?;
         let path = asked_path(&place.path, place.path_bytes.as_deref())?;
@@ -165,7 +188,7 @@ impl Server {
         let failed = self.failed_at(&name, &from_root(&names));
         let (stat, file) = downloads::find(&tree, &names, &name).map_err(failed)?;
         let subject = format!("{name}:{}", quoted_path(&from_root(&names)));
-        downloads::begin(tree, stat, file, subject, taken)
+        downloads::begin(tree, stat, file, place.archive.unwrap_or_default(), subject, taken)
     }
 
     /// Prepares a download: a URL that works once, without other credentials.
@@ -173,6 +196,7 @@ impl Server {
         &self,
         volume: &str,
         place: api::FilePlace,
+        token: Option<String>,
     ) -> Result<api::Download, ServerError> {
         let open = self.volumes.get(volume)?;
         let path = asked_path(&place.path, place.path_bytes.as_deref())?;
@@ -181,15 +205,28 @@ impl Server {
         let failed = self.failed_at(&name, &from_root(&names));
         let tree = self.tree_at(&open, place.at.as_deref())?.ok_or_else(|| failed(TreeError::NotFound))?;
         let (stat, file) = downloads::find(&tree, &names, &name).map_err(failed)?;
-        let (file_name, bytes) = downloads::shape(&stat, &file)?;
-        let secret = self.browsing.tickets.make(volume, place, self.clock.monotonic())?;
+        let (file_name, bytes) = downloads::shape(&stat, &file, place.archive.unwrap_or_default())?;
+        let secret = self.browsing.tickets.make(
+            Source::Volume(volume.to_owned()),
+            place,
+            token,
+            self.clock.monotonic(),
+        )?;
         Ok(api::Download { url: format!("/download/{secret}"), file_name: path_text(&file_name), bytes })
     }
 
     /// Begins a prepared download. `None` for a URL that does not work, or no longer.
     pub(crate) fn begin_download(&self, secret: &str) -> Result<Option<Sending>, ServerError> {
         let ticket = self.browsing.tickets.take(secret, self.clock.monotonic());
-        ticket.map(|ticket| self.send_files(&ticket.volume, &ticket.place)).transpose()
+        // The token may have been revoked since then.
+        let may =
+            |token: &Option<String>| token.as_ref().is_none_or(|token| self.tokens.actor(token).is_some());
+        let ticket = ticket.filter(|ticket| may(&ticket.token));
+        let send = |ticket: Ticket| match &ticket.source {
+            Source::Volume(volume) => self.send_files(volume, &ticket.place),
+            Source::Dump(bucket, of) => self.send_dump_files(bucket, of, &ticket.place),
+        };
+        ticket.map(send).transpose()
     }
 
     /// The image, the live tree and the place of a restore.
@@ -259,6 +296,67 @@ impl Server {
             Ok(Some(api::JobOutcome::FileRestore(done)))
         })
     }
+}
+
+/// A listing without names.
+fn empty_listing(name: String, path: &[u8]) -> api::FileListing {
+    api::FileListing {
+        name,
+        path: path_text(path),
+        path_bytes: path_bytes(path),
+        entries: Vec::new(),
+        more: None,
+    }
+}
+
+/// Where a page of a listing begins.
+fn place_after(after: Option<&str>) -> Result<u64, ServerError> {
+    let Some(after) = after else { return Ok(0) };
+    after.parse().map_err(|_| ServerError::Invalid {
+        fault: "`after` is not the `more` of a listing",
+        next: "begin the listing again, without `after`",
+    })
+}
+
+/// The name of a downloaded dump, without its place.
+fn root_name(of: &str) -> &str {
+    of.rsplit('/').next().unwrap_or(of)
+}
+
+/// Appends a page of the names in a directory.
+fn list_directory(
+    tree: &Tree,
+    names: &[&[u8]],
+    listing: &mut api::FileListing,
+    after: u64,
+    limit: Option<u32>,
+) -> Result<(), TreeError> {
+    let directory = tree.resolve(&names.join(&b'/'))?.file;
+    let limit = limit.unwrap_or(NAMES_MAX).clamp(1, NAMES_MAX) as usize;
+    let found = tree.read_directory(directory, after, limit)?;
+    listing.more = found.last().filter(|_| found.len() == limit).map(|last| last.cookie.to_string());
+    let is_name = |name: &[u8]| name != b"." && name != b"..";
+    for found in found.into_iter().filter(|found| is_name(&found.name)) {
+        match tree.stat(found.file) {
+            Ok(stat) => listing.entries.push(entry(tree, &found.name, &stat)),
+            // It was deleted meanwhile.
+            Err(TreeError::NotFound) if !tree.is_read_only() => {}
+            Err(error) => listing.entries.push(api::FileEntry {
+                name: path_text(&found.name),
+                name_bytes: path_bytes(&found.name),
+                kind: super::kind(found.kind),
+                number: found.file.0,
+                bytes: 0,
+                modified_ms: 0,
+                mode: 0,
+                uid: 0,
+                gid: 0,
+                target: None,
+                problem: Some(error.to_string()),
+            }),
+        }
+    }
+    Ok(())
 }
 
 fn restored(names: &[Vec<u8>], beside: bool, files: u64, bytes: u64) -> api::RestoredFiles {

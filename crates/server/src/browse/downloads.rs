@@ -1,4 +1,5 @@
-//! Downloads: a file as it is, or a folder as a tar file, streamed from an image of the volume.
+//! Downloads: a file as it is, or a folder as a tar or zip file, streamed from an image of the
+//! volume.
 //!
 //! The image holds its blocks, so a download shows one instant, also of the volume as it is now.
 //! A browser cannot send the key of its session with a download. So the page asks for a ticket
@@ -16,8 +17,8 @@ use cairn_files::{NodeKind, Stat, Tree, TreeError};
 use parking_lot::Mutex;
 
 use super::pipe::{Reader, Writer, pipe};
-use super::tar_stream::{Content, write_folder};
-use super::{Place, TICKETS_MAX};
+use super::tar_stream::{self, Content};
+use super::{Place, TICKETS_MAX, zip_stream};
 use crate::error::ServerError;
 use crate::peers::token::random_bytes;
 
@@ -27,13 +28,24 @@ const TICKET_MAX: Duration = Duration::from_secs(60);
 /// Bytes of a secret.
 const SECRET_BYTES: usize = 24;
 
-/// Bytes of a tar file in one piece.
+/// Bytes of a folder in one piece.
 const PIECE: usize = 256 << 10;
+
+/// Where the files of a download are.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    /// A volume.
+    Volume(String),
+    /// An image dump: its bucket, and its name in there.
+    Dump(String, String),
+}
 
 /// A prepared download.
 pub(super) struct Ticket {
-    pub(super) volume: String,
+    pub(super) source: Source,
     pub(super) place: api::FilePlace,
+    /// The token of its client; none on the control socket.
+    pub(super) token: Option<String>,
     expires: Duration,
 }
 
@@ -45,20 +57,19 @@ impl Tickets {
     /// Makes a ticket at the monotonic time `now`.
     pub(super) fn make(
         &self,
-        volume: &str,
+        source: Source,
         place: api::FilePlace,
+        token: Option<String>,
         now: Duration,
     ) -> Result<String, ServerError> {
         let secret = URL_SAFE_NO_PAD.encode(random_bytes::<SECRET_BYTES>());
         let mut tickets = self.0.lock();
         tickets.retain(|_, ticket| ticket.expires > now);
         if tickets.len() >= TICKETS_MAX {
-            return Err(ServerError::Busy {
-                name: volume.to_owned(),
-                by: "too many downloads were prepared and not begun",
-            });
+            let (Source::Volume(name) | Source::Dump(name, _)) = source;
+            return Err(ServerError::Busy { name, by: "too many downloads were prepared and not begun" });
         }
-        let ticket = Ticket { volume: volume.to_owned(), place, expires: now + TICKET_MAX };
+        let ticket = Ticket { source, place, token, expires: now + TICKET_MAX };
         tickets.insert(secret.clone(), ticket);
         Ok(secret)
     }
@@ -80,10 +91,18 @@ pub(crate) struct Sending {
 }
 
 /// The name of the file that arrives, and its length if that is known.
-pub(super) fn shape(stat: &Stat, name: &[u8]) -> Result<(Vec<u8>, Option<u64>), ServerError> {
+pub(super) fn shape(
+    stat: &Stat,
+    name: &[u8],
+    archive: api::Archive,
+) -> Result<(Vec<u8>, Option<u64>), ServerError> {
+    let suffix: &[u8] = match archive {
+        api::Archive::Tar => b".tar",
+        api::Archive::Zip => b".zip",
+    };
     match stat.kind {
         NodeKind::File => Ok((name.to_vec(), Some(stat.bytes))),
-        NodeKind::Directory => Ok(([name, b".tar"].concat(), None)),
+        NodeKind::Directory => Ok(([name, suffix].concat(), None)),
         _ => Err(ServerError::Invalid {
             fault: "this is neither a file nor a folder",
             next: "download the folder that it is in",
@@ -96,15 +115,21 @@ pub(super) fn begin(
     tree: Tree,
     stat: Stat,
     name: Vec<u8>,
+    archive: api::Archive,
     subject: String,
     place: Place,
 ) -> Result<Sending, ServerError> {
-    let (file_name, bytes) = shape(&stat, &name)?;
+    let (file_name, bytes) = shape(&stat, &name, archive)?;
     let (writer, content) = pipe();
     let work = move || {
         let _place = place;
-        let outcome = match stat.kind {
-            NodeKind::Directory => write_folder(&tree, &stat, &name, Pieces::to(&writer)),
+        let outcome = match (stat.kind, archive) {
+            (NodeKind::Directory, api::Archive::Tar) => {
+                tar_stream::write_folder(&tree, &stat, &name, Pieces::to(&writer))
+            }
+            (NodeKind::Directory, api::Archive::Zip) => {
+                zip_stream::write_folder(&tree, &stat, &name, Pieces::to(&writer))
+            }
             _ => send_file(&tree, &stat, &writer),
         };
         if let Err(error) = &outcome

@@ -30,7 +30,7 @@ use crate::error::ServerError;
 use crate::exports::{access, mounts, nfs};
 use crate::mirrors::{drills, followers, governor};
 use crate::schedules::hooks;
-use crate::{buckets, devices, groups, mirrors, names, notify, peers, schedules, state, volumes};
+use crate::{buckets, devices, fleet, groups, mirrors, names, notify, peers, schedules, state, volumes};
 
 mod commands;
 
@@ -105,7 +105,7 @@ const fn kind(
 }
 
 /// All of them, except the identity of the server and its token, which are not documents.
-const KINDS: [Kind; 23] = [
+const KINDS: [Kind; 24] = [
     kind(
         Place::Server,
         "peers.json",
@@ -175,6 +175,13 @@ const KINDS: [Kind; 23] = [
         check::<notify::NotifyDocument>,
         "no notification is sent, and no target can be added, changed or deleted",
         "all notification targets: add each again with `cairn notify add`",
+    ),
+    kind(
+        Place::Server,
+        "fleet.json",
+        check::<fleet::FleetDocument>,
+        "no other server is shown, and none can be added or deleted",
+        "the other servers that this one shows, with their tokens: add each again with `cairn fleet create`",
     ),
     kind(
         Place::Server,

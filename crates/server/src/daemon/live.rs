@@ -17,6 +17,9 @@ use crate::error::ServerError;
 /// Pages that listen, at most. Others ask every few seconds.
 const LISTENERS_MAX: usize = 32;
 
+/// A stream ends after this time. A page opens another one, if its session still permits that.
+const STREAM_MAX: Duration = Duration::from_secs(900);
+
 /// Between two comparisons.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -54,6 +57,11 @@ struct State {
 }
 
 impl Live {
+    /// Has each stream look whether its client may still have it.
+    pub(crate) fn wake(&self) {
+        self.0.lock().changes.send_modify(|changes| *changes += 1);
+    }
+
     /// Ends all streams: otherwise the server would wait for them when it ends.
     pub(crate) fn end(&self) {
         let mut state = self.0.lock();
@@ -66,6 +74,10 @@ impl Live {
 pub(crate) struct Listener {
     server: Arc<Server>,
     pub(crate) changes: watch::Receiver<u64>,
+    /// The token of its client; none on the control socket.
+    token: Option<String>,
+    /// By the monotonic clock.
+    ends: Duration,
 }
 
 impl Drop for Listener {
@@ -79,7 +91,7 @@ impl Listener {
     ///
     /// # Errors
     /// Busy, if too many pages listen.
-    pub(crate) fn new(server: &Arc<Server>) -> Result<Self, ServerError> {
+    pub(crate) fn new(server: &Arc<Server>, token: Option<String>) -> Result<Self, ServerError> {
         let mut state = server.live.0.lock();
         if state.listeners >= LISTENERS_MAX {
             let by = "too many pages are open, and this one asks every few seconds instead";
@@ -89,12 +101,15 @@ impl Listener {
         if !std::mem::replace(&mut state.looks, true) {
             tokio::spawn(look(server.clone()));
         }
-        Ok(Self { server: server.clone(), changes: state.changes.subscribe() })
+        let ends = server.clock.monotonic() + STREAM_MAX;
+        Ok(Self { server: server.clone(), changes: state.changes.subscribe(), token, ends })
     }
 
-    /// The server ends.
+    /// The server ends, the token was revoked or has expired, or the client must show its session
+    /// again.
     pub(crate) fn is_over(&self) -> bool {
-        self.server.live.0.lock().ended
+        let is_revoked = self.token.as_ref().is_some_and(|token| self.server.tokens.actor(token).is_none());
+        is_revoked || self.server.clock.monotonic() >= self.ends || self.server.live.0.lock().ended
     }
 }
 

@@ -44,6 +44,7 @@ use crate::exports::plans::Plans;
 use crate::exports::recordings::Recordings;
 use crate::exports::targets::TargetTable;
 use crate::exports::{ExportTable, FrozenNames};
+use crate::fleet::Fleet;
 use crate::groups::Groups;
 use crate::mirrors::bucket::{self, BucketMirrors};
 use crate::mirrors::drills::{DrillSchedule, Drills};
@@ -123,6 +124,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         audit,
         certificates,
         notify: Arc::new(Notify::open(data.path(), clock.clone())),
+        fleet: Fleet::open(data.path(), clock.clone()),
         home: Home::default(),
         groups,
         changed: LastAnswer::default(),

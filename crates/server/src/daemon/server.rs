@@ -28,6 +28,7 @@ use crate::exports::mounts::Mounts;
 use crate::exports::nfs::NfsTable;
 use crate::exports::plans::Plans;
 use crate::exports::recordings::Recordings;
+use crate::fleet::Fleet;
 use crate::groups::Groups;
 use crate::mirrors::Mirrors;
 use crate::mirrors::bucket::BucketMirrors;
@@ -62,6 +63,7 @@ pub(crate) struct Server {
     pub(crate) audit: Arc<Audit>,
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) notify: Arc<Notify>,
+    pub(crate) fleet: Arc<Fleet>,
     pub(crate) home: Home,
     pub(crate) bucket_mirrors: Arc<BucketMirrors>,
     pub(crate) changed: LastAnswer,

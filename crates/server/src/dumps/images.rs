@@ -46,6 +46,7 @@ pub(crate) mod notes;
 mod restoring;
 mod unfinished;
 
+pub(crate) use crate::dumps::images::bucket::trees::DumpTrees;
 pub(crate) use crate::dumps::images::keep::Keep;
 use unfinished::{Ledger, are_named, lasts};
 

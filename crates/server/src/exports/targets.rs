@@ -155,6 +155,12 @@ impl Targets for TargetTable {
         admitted
     }
 
+    fn unproved(&self, initiator: &Initiator, target: &str) {
+        let Some(found) = self.find(target) else { return };
+        let reason = format!("the initiator {} has no valid CHAP secret", initiator.name);
+        self.exports.audit.note(Event::of_stranger(Some(initiator.address), "iSCSI login", &found, &reason));
+    }
+
     fn open(&self, target: &str) -> Result<Export, OpenTargetError> {
         let unknown = || OpenTargetError::Unknown { name: target.to_owned() };
         let failed = |source| OpenTargetError::Failed { name: target.to_owned(), source };

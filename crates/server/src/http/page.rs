@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body as Content, Bytes};
-use axum::extract::{ConnectInfo, Path, Query, Request, State};
+use axum::extract::{ConnectInfo, Extension, Path, Query, Request, State};
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
     REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
@@ -22,6 +22,7 @@ use futures_core::Stream;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::actors::Actor;
 use crate::browse::Sending;
 use crate::daemon::live::Listener;
 use crate::daemon::server::Server;
@@ -42,6 +43,9 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(file_versions))
         .routes(routes!(file_content))
         .routes(routes!(prepare_download))
+        .routes(routes!(list_dump_files))
+        .routes(routes!(dump_file_content))
+        .routes(routes!(prepare_dump_download))
         .routes(routes!(plan_restore))
         .routes(routes!(restore_files))
         .routes(routes!(mirror_lags))
@@ -94,7 +98,7 @@ async fn file_versions(
     looking(server, &name, move |server| server.file_versions(&volume, &query)).await
 }
 
-/// The content of a file, or of a folder as a tar file. An answer that ends early is cut.
+/// The content of a file, or of a folder as a tar or zip file. An answer that ends early is cut.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/files/content", tag = "files",
     params(("volume" = String, Path,), api::FilePlace),
     responses((status = 200, content_type = "application/octet-stream", body = [u8]),
@@ -116,10 +120,64 @@ async fn file_content(
 async fn prepare_download(
     State(server): State<Arc<Server>>,
     Path(volume): Path<String>,
+    Extension(actor): Extension<Actor>,
     Body(request): Body<api::FilePlace>,
 ) -> Answer<api::Download> {
     let name = volume.clone();
-    looking(server, &name, move |server| server.prepare_download(&volume, request)).await
+    looking(server, &name, move |server| server.prepare_download(&volume, request, actor.token)).await
+}
+
+/// The names in a directory inside an image dump in a bucket. Nothing is restored.
+#[utoipa::path(get, path = "/v1/buckets/{bucket}/files", tag = "files",
+    params(("bucket" = String, Path,), api::ListDumpFiles),
+    responses((status = 200, body = api::FileListing), (status = "default", body = ErrorBody)))]
+async fn list_dump_files(
+    State(server): State<Arc<Server>>,
+    Path(bucket): Path<String>,
+    Query(query): Query<api::ListDumpFiles>,
+) -> Answer<api::FileListing> {
+    looking(server, &of_bucket(&bucket), move |server| server.list_dump_files(&bucket, &query)).await
+}
+
+/// The name for the places of a bucket, which no volume has.
+fn of_bucket(bucket: &str) -> String {
+    format!("{bucket}:")
+}
+
+/// The content of a file in an image dump, or of a folder as a tar or zip file. An answer that ends
+/// early is cut.
+#[utoipa::path(get, path = "/v1/buckets/{bucket}/files/content", tag = "files",
+    params(("bucket" = String, Path,), api::DumpFilePlace),
+    responses((status = 200, content_type = "application/octet-stream", body = [u8]),
+        (status = "default", body = ErrorBody)))]
+async fn dump_file_content(
+    State(server): State<Arc<Server>>,
+    Path(bucket): Path<String>,
+    Query(query): Query<api::DumpFilePlace>,
+) -> Result<Response, Refusal> {
+    let name = of_bucket(&bucket);
+    let sending = looking(server, &name, move |server| {
+        let api::DumpFilePlace { of, at, path, path_bytes, archive } = query;
+        server.send_dump_files(&bucket, &of, &api::FilePlace { at, path, path_bytes, archive })
+    });
+    Ok(send(sending.await?.0))
+}
+
+/// Prepares a download out of an image dump for a browser: the answer has a URL that works once,
+/// within a minute.
+#[utoipa::path(post, path = "/v1/buckets/{bucket}/files/downloads", tag = "files",
+    params(("bucket" = String, Path,)), request_body = api::DumpFilePlace,
+    responses((status = 200, body = api::Download), (status = "default", body = ErrorBody)))]
+async fn prepare_dump_download(
+    State(server): State<Arc<Server>>,
+    Path(bucket): Path<String>,
+    Extension(actor): Extension<Actor>,
+    Body(request): Body<api::DumpFilePlace>,
+) -> Answer<api::Download> {
+    looking(server, &of_bucket(&bucket), move |server| {
+        server.prepare_dump_download(&bucket, request, actor.token)
+    })
+    .await
 }
 
 /// The name that a restore would give a file. Nothing is written.
@@ -163,8 +221,11 @@ async fn mirror_lags(
 #[utoipa::path(get, path = "/v1/changes", tag = "server",
     responses((status = 200, content_type = "text/event-stream", body = String),
         (status = "default", body = ErrorBody)))]
-async fn changes(State(server): State<Arc<Server>>) -> Result<Response, Refusal> {
-    let listener = Listener::new(&server)?;
+async fn changes(
+    State(server): State<Arc<Server>>,
+    Extension(actor): Extension<Actor>,
+) -> Result<Response, Refusal> {
+    let listener = Listener::new(&server, actor.token)?;
     let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
     Ok((headers, Content::from_stream(Events::of(listener))).into_response())
 }

@@ -3,7 +3,7 @@
 //! A route without a row is for administrators, and a test fails. The description of the API shows
 //! the roles. To add a route, add its row to [`RULES`].
 
-use cairn_api::Role;
+use cairn_api::{ForbiddenRequest, Role};
 use serde_json::Value;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::extensions::ExtensionsBuilder;
@@ -165,6 +165,7 @@ fn hold(body: &Value) -> Need {
 /// request that the route accepts, or [`Asked`].
 #[rustfmt::skip]
 pub(super) const RULES: &[Rule] = &[
+    rule("GET", "/v1/access", ViewOrLocks, Anything),
     rule("GET", "/v1/bucket-mirrors", View, Listed("volume")),
     rule("POST", "/v1/bucket-mirrors", Administer, Server),
     rule("POST", "/v1/bucket-mirrors/plan", View, Server),
@@ -183,6 +184,9 @@ pub(super) const RULES: &[Rule] = &[
     rule("DELETE", "/v1/buckets/{bucket}", Administer, Server),
     rule("POST", "/v1/buckets/{bucket}/check", Operate, Server),
     rule("GET", "/v1/buckets/{bucket}/dumps", View, Server),
+    rule("GET", "/v1/buckets/{bucket}/files", View, Server),
+    rule("GET", "/v1/buckets/{bucket}/files/content", Operate, Server),
+    rule("POST", "/v1/buckets/{bucket}/files/downloads", Operate, Server),
     rule("GET", "/v1/buckets/{bucket}/images", View, Server),
     rule("POST", "/v1/buckets/{bucket}/key", Administer, Server),
     rule("GET", "/v1/buckets/{bucket}/keys", View, Server),
@@ -209,6 +213,11 @@ pub(super) const RULES: &[Rule] = &[
     rule("GET", "/v1/drills", View, Listed("mirror")),
     rule("POST", "/v1/dry-run", View, Named(&["volume", "mirror", "clone"])),
     rule("GET", "/v1/exports", View, Listed("name")),
+    rule("GET", "/v1/fleet", View, Listed("")),
+    rule("POST", "/v1/fleet", Administer, Server),
+    rule("GET", "/v1/fleet/{server}", View, Server),
+    rule("DELETE", "/v1/fleet/{server}", Administer, Server),
+    rule("POST", "/v1/fleet/{server}/test", Operate, Server),
     rule("GET", "/v1/groups", View, Listed("")),
     rule("POST", "/v1/groups", Operate, Server),
     rule("GET", "/v1/groups/{group}", View, Server),
@@ -323,6 +332,7 @@ pub(super) const RULES: &[Rule] = &[
     rule("GET", "/v1/volumes/{volume}/snapshots", ViewOrLocks, Volume),
     rule("POST", "/v1/volumes/{volume}/snapshots", Operate, Volume),
     rule("DELETE", "/v1/volumes/{volume}/snapshots/{snapshot}", Administer, Volume),
+    rule("GET", "/v1/volumes/{volume}/snapshots/{snapshot}/frees", View, Volume),
     rule("POST", "/v1/volumes/{volume}/snapshots/{snapshot}/hold", Asked(hold), Volume),
     rule("POST", "/v1/volumes/{volume}/snapshots/{snapshot}/rename", Administer, Volume),
     rule("POST", "/v1/volumes/{volume}/snapshots/{snapshot}/rollback", Administer, Volume),
@@ -343,6 +353,19 @@ pub(super) fn rule_of(method: &str, path: &str) -> Option<&'static Rule> {
     // The framework answers HEAD with the handler of GET.
     let method = if method == "HEAD" { "GET" } else { method };
     RULES.iter().find(|rule| rule.method == method && rule.path == path)
+}
+
+/// The requests that a client of a role may not make. A token that is bound to volumes may not make
+/// those that concern the server as a whole.
+pub(super) fn forbidden(role: Role, is_bound: bool) -> Vec<ForbiddenRequest> {
+    let needs = |rule: &Rule| match rule.need.admits(role) {
+        false => Some(format!("the role {}", rule.need.words())),
+        true if is_bound && rule.of == Server => Some("a token that is not bound to volumes".to_owned()),
+        true => None,
+    };
+    let request = |rule: &Rule| format!("{} {}", rule.method, rule.path);
+    let all = RULES.iter().filter_map(|rule| Some((request(rule), needs(rule)?)));
+    all.map(|(request, needs)| ForbiddenRequest { request, needs }).collect()
 }
 
 /// Writes the roles of each route into the description of the API.

@@ -25,6 +25,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(set_access))
         .routes(routes!(list_snapshots, create_snapshot))
         .routes(routes!(delete_snapshot))
+        .routes(routes!(snapshot_frees))
         .routes(routes!(rename_snapshot))
         .routes(routes!(hold_snapshot))
         .routes(routes!(rollback))
@@ -244,6 +245,24 @@ async fn delete_snapshot(
     Path((volume, snapshot)): Path<(String, String)>,
 ) -> Answer<api::Freed> {
     blocking(server, move |server| server.delete_snapshot(&volume, &snapshot)).await
+}
+
+/// The space that a deletion of a snapshot would free, alone and together with the snapshots before
+/// and after it. Nothing is deleted.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/snapshots/{snapshot}/frees", tag = "snapshots",
+    params(("volume" = String, Path,), ("snapshot" = String, Path,)),
+    responses((status = 200, body = api::SnapshotFrees), (status = "default", body = ErrorBody)))]
+async fn snapshot_frees(
+    State(server): State<Arc<Server>>,
+    Path((volume, snapshot)): Path<(String, String)>,
+) -> Answer<api::SnapshotFrees> {
+    // It reads maps from the disk of the volume, which may hang.
+    let place = server.browsing.look(&volume)?;
+    blocking(server, move |server| {
+        let _place = place;
+        server.snapshot_frees(&volume, &snapshot)
+    })
+    .await
 }
 
 /// Renames a snapshot.

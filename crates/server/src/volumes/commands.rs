@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cairn_api::{self as api, file_of_finding};
-use cairn_base::BLOCK_SIZE;
+use cairn_base::{BLOCK_SIZE, SnapshotId};
 use cairn_files::{
     ChangeKind, LunInfo, NodeKind, Tree, TreeChange, TreeError, check_tree, path_bytes, path_text,
 };
@@ -343,6 +343,33 @@ impl Server {
         open.refuse_without_room()?;
         let freed = open.volume.delete_snapshots(&[snapshot.id]).map_err(named(volume, &full))?;
         Ok(api::Freed { freed_bytes: freed * BLOCK_SIZE as u64 })
+    }
+
+    /// The space that a deletion of a snapshot would free, alone and with its neighbours.
+    pub(crate) fn snapshot_frees(&self, volume: &str, name: &str) -> Result<api::SnapshotFrees, ServerError> {
+        let open = self.volumes.get(volume)?;
+        let snapshot = find_snapshot(&open, name)?;
+        let full = format!("{volume}@{name}");
+        let frees = |ids: &[SnapshotId]| {
+            let blocks = open.volume.would_free(ids).map_err(named(volume, &full))?;
+            Ok::<_, ServerError>(blocks * BLOCK_SIZE as u64)
+        };
+        let all = open.volume.snapshots();
+        let place = all.iter().position(|one| one.id == snapshot.id);
+        let earlier = place.and_then(|place| all.get(place.checked_sub(1)?));
+        let later = place.and_then(|place| all.get(place + 1));
+        let with = |other: &Snapshot| {
+            let bytes = frees(&[snapshot.id, other.id])?;
+            Ok::<_, ServerError>(api::FreesWith { name: format!("{volume}@{}", other.name), bytes })
+        };
+        let both = earlier.zip(later).map(|(one, other)| frees(&[one.id, snapshot.id, other.id]));
+        Ok(api::SnapshotFrees {
+            alone_bytes: frees(&[snapshot.id])?,
+            with_earlier: earlier.map(with).transpose()?,
+            with_later: later.map(with).transpose()?,
+            with_both_bytes: both.transpose()?,
+            name: full.clone(),
+        })
     }
 
     /// The files that differ between two snapshots, or between one and the volume as it is.

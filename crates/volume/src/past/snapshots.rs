@@ -1,13 +1,13 @@
 //! Snapshots: made and deleted in the time of a consistency point, however many there are; and the
 //! changes between them.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, SnapshotId, Vbn};
 use cairn_device::Block;
 use cairn_format::layout::SPACE_BLOCKS_MAX;
-use cairn_format::{SEGMENTS_MAX, SegmentKind, SnapshotEntry, TableRef};
+use cairn_format::{Root, SEGMENTS_MAX, SegmentKind, SnapshotEntry, TableRef};
 
 use crate::commit::pending::Commit;
 use crate::commit::rider::Rider;
@@ -93,6 +93,39 @@ impl Volume {
     /// As [`Volume::delete_snapshots`], but for the hold.
     pub fn let_go_of_snapshots(self: &Arc<Self>, ids: &[SnapshotId]) -> Result<u64, VolumeError> {
         self.delete_in_parts(self.deletable(ids, false)?, Rider::LetGo)
+    }
+
+    /// How many blocks a deletion of these snapshots would free: those that only they hold. Nothing
+    /// changes. The cost depends on the blocks in which their maps differ from those of their
+    /// neighbours.
+    ///
+    /// # Errors
+    /// [`VolumeError::NoSuchSnapshot`]; those of maps that cannot be read.
+    pub fn would_free(self: &Arc<Self>, ids: &[SnapshotId]) -> Result<u64, VolumeError> {
+        // Held, so that all maps stay readable whatever is deleted meanwhile.
+        let all = self.image_of_all()?;
+        let maps = Maps { store: &self.store, redirects: all.active.redirects() };
+        let active = *all.active.root();
+        let mut parent_of_active = all.parent;
+        // The tree of descent: of each snapshot its parent and its root.
+        let mut tree: BTreeMap<SnapshotId, (SnapshotId, Root)> =
+            all.snapshots.iter().map(|(entry, _)| (entry.id, (entry.parent, entry.root))).collect();
+        let mut blocks = 0;
+        for id in ids.iter().copied().collect::<BTreeSet<_>>() {
+            let (parent, root) = tree.remove(&id).ok_or(VolumeError::NoSuchSnapshot(id))?;
+            // As a deletion compares: with the parent, the siblings and the children.
+            let mut neighbours: Vec<Root> = tree.get(&parent).map(|(_, root)| *root).into_iter().collect();
+            for (above, root) in tree.values_mut().filter(|(above, _)| *above == parent || *above == id) {
+                neighbours.push(*root);
+                *above = parent;
+            }
+            if parent_of_active == parent || parent_of_active == id {
+                neighbours.push(active);
+                parent_of_active = parent;
+            }
+            blocks += maps.only_in(&root, &neighbours)?.iter().map(|(_, count)| count).sum::<u64>();
+        }
+        Ok(blocks)
     }
 
     fn delete_in_parts(

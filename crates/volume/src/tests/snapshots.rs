@@ -34,6 +34,42 @@ fn blocks_shared_by_children_of_a_deleted_snapshot_stay_with_those_that_show_the
     assert_eq!(open(&device).status().used, used, "nothing leaked");
 }
 
+/// The tree of descent has branches, and some of its snapshots are deleted before.
+#[test]
+fn blocks_that_a_deletion_would_free_are_those_that_it_frees() {
+    for seed in 0..40u64 {
+        let (_device, volume) = fresh(4096);
+        let lun = file(&volume, 200);
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        let mut made = Vec::new();
+        for round in 0..12 {
+            for _ in 0..3 {
+                write(&volume, lun, next(150), 1 + next(40), 1000 * round).expect("there is room");
+            }
+            made.push(volume.create_snapshot(&format!("s{round}")).expect("it is made").id);
+            if next(4) == 0 {
+                let goal = made[next(made.len() as u64) as usize];
+                made.push(volume.rollback(goal).expect("it rolls back").id);
+            }
+        }
+        while !made.is_empty() {
+            let count = (1 + next(3)).min(made.len() as u64);
+            let go: Vec<_> = (0..count).map(|_| made.remove(next(made.len() as u64) as usize)).collect();
+            let before = volume.status();
+            let would = volume.would_free(&go).expect("its maps are read");
+            assert_eq!(volume.status().generation, before.generation, "nothing has changed");
+            assert_eq!(volume.delete_snapshots(&go).expect("they are deleted"), would, "seed {seed}: {go:?}");
+            assert!(volume.would_free(&go).is_err(), "they do not exist");
+        }
+    }
+}
+
 #[test]
 fn image_names_its_snapshot_and_that_of_the_active_state_none() {
     let (_device, volume) = fresh(1024);

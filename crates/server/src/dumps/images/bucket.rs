@@ -21,6 +21,7 @@ use crate::error::ServerError;
 use crate::names;
 
 pub(super) mod commands;
+pub(super) mod trees;
 mod writing;
 
 /// Characters of a dump's id that name it, at least.

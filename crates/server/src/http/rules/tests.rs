@@ -65,3 +65,33 @@ fn body_decides_where_one_route_both_destroys_and_does_not() {
         assert_eq!(needs(hold, &body), administrator, "{body}");
     }
 }
+
+/// A route that the page names and that has no row would look forbidden to each role.
+#[test]
+fn every_need_of_an_action_of_the_page_is_a_route() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../web/page");
+    let known: BTreeSet<String> = RULES.iter().map(|rule| format!("{} {}", rule.method, rule.path)).collect();
+    let mut needs = BTreeSet::new();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        let quoted = text.split('"').skip(1).step_by(2);
+        let methods = ["GET /", "POST /", "PUT /", "PATCH /", "DELETE /"];
+        needs.extend(
+            quoted.filter(|one| methods.iter().any(|method| one.starts_with(method))).map(str::to_owned),
+        );
+    }
+    let unknown: Vec<_> = needs.difference(&known).collect();
+    assert!(needs.len() > 20 && unknown.is_empty(), "{unknown:?} of {}", needs.len());
+    let of = |role, is_bound| -> BTreeSet<String> {
+        forbidden(role, is_bound).into_iter().map(|one| one.request).collect()
+    };
+    assert!(of(Role::Administrator, false).is_empty());
+    let (viewer, bound) = (of(Role::Viewer, false), of(Role::Administrator, true));
+    for (need, not_viewer, not_bound) in [
+        ("GET /v1/status", false, false),
+        ("POST /v1/clones", true, true),
+        ("DELETE /v1/volumes/{volume}/snapshots/{snapshot}", true, false),
+    ] {
+        assert_eq!((viewer.contains(need), bound.contains(need)), (not_viewer, not_bound), "{need}");
+    }
+}
