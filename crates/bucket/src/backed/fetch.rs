@@ -267,8 +267,8 @@ impl Shared {
         let at = self.space_at + u64::from(region) * REGION * BLOCK;
         let mut batch = Vec::new();
         for (first, count) in runs(&writes) {
-            let bytes: Vec<u8> =
-                blocks.by_ref().take(count).flat_map(|(_, block)| block.iter().copied()).collect();
+            let mut bytes = Vec::with_capacity(count * BLOCK as usize);
+            blocks.by_ref().take(count).for_each(|(_, block)| bytes.extend_from_slice(&block[..]));
             batch.push(Operation::write(at + first as u64 * BLOCK, Segments::copy_of(&bytes)));
         }
         self.local.run(&mut batch);
