@@ -64,6 +64,7 @@ mod cached;
 mod clean;
 mod device;
 mod error;
+mod evict;
 mod fetch;
 mod presence;
 mod record;
@@ -79,9 +80,9 @@ use cairn_base::{BLOCK_SIZE, Mutex, VolumeId};
 use cairn_device::{Device, DeviceError};
 use parking_lot::RwLock;
 
-pub use self::base::Base;
-pub use self::cache::{CACHE_BYTES_MIN, CacheStatus, Clean, takes_writes};
-pub use self::clean::{MovedOn, VolumeClean, move_on};
+pub use self::base::{Base, MovedOn};
+pub use self::cache::{CACHE_BYTES_MIN, CacheStatus, Clean};
+pub use self::clean::VolumeClean;
 pub use self::error::{BackedError, FetchError};
 pub use self::fetch::Filled;
 pub use self::presence::Bits;
@@ -232,7 +233,7 @@ impl BackedDevice {
             backing,
             space_at: parts.space_at,
             presence,
-            cache: parts.cache.map(|bytes| Cache::new(bytes, backing.blocks.div_ceil(REGION))),
+            cache: parts.cache.map(|bytes| Cache::new(bytes, backing.blocks.div_ceil(REGION), STRIPES)),
             record: Mutex::new(record),
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
             flights: Mutex::new(HashMap::new()),

@@ -315,8 +315,8 @@ impl VolumeError {
         if self.is_room() { VolumeError::NoRoomBelow } else { self }
     }
 
-    /// A block could not be read over a network now. Nothing has failed for good: the same work may
-    /// succeed later.
+    /// A block could not be read over a network now. Nothing has failed permanently: the same work
+    /// may succeed later.
     pub(crate) fn is_out_of_reach(&self) -> bool {
         matches!(self, VolumeError::Device(error @ DeviceError::Io { action: Action::Read, .. }) if is_out_of_reach(error))
     }

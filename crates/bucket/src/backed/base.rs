@@ -89,3 +89,12 @@ impl BaseParts {
         Ok(Some(Base::of_parts(&self.parts)))
     }
 }
+
+/// The outcome of [`BackedDevice::move_on`](super::BackedDevice::move_on).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MovedOn {
+    /// It reads from another image now.
+    pub moved: bool,
+    /// The image that it reads from. Its snapshot must stay, and it must not expire.
+    pub base: Base,
+}

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use cairn_device::{DeviceError, Operation, Request, Segments};
 
-use super::cache::{Cache, pieces};
+use super::cache::Cache;
 use super::device::{Stretch, is_durable};
-use super::presence::{Bits, bits_of};
+use super::presence::{Bits, bits_of, pieces};
 use super::{BLOCK, STRIPES, Shared};
 use crate::images::RegionPart;
 

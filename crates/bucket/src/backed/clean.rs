@@ -4,17 +4,15 @@
 use std::sync::Arc;
 
 use cairn_base::{SnapshotId, Vbn};
-use cairn_device::DeviceError;
-use cairn_format::SnapshotEntry;
 use cairn_volume::{REACHED_BLOCKS, REACHED_WORDS, Reached, Volume, VolumeError};
 
 use super::base::Base;
 use super::cache::Clean;
 use super::presence::Bits;
-use super::{BackedDevice, REGION};
-use crate::images::{Owner, REGION_BLOCKS, has_snapshot};
+use crate::images::REGION_BLOCKS;
 
 const WORDS: usize = REGION_BLOCKS / 64;
+const REGION: u64 = REGION_BLOCKS as u64;
 
 /// See the module. It is made for each round of eviction, as it holds the snapshots.
 pub struct VolumeClean {
@@ -76,39 +74,4 @@ impl Clean for VolumeClean {
         self.volume.in_use(self.reached.target(), Vbn(u64::from(region) * REGION), &mut bits)?;
         Some(bits)
     }
-}
-
-/// Has a device read absent blocks from the newest image of its volume, after that was committed.
-///
-/// It stays with its image while a reader of an earlier state may need blocks that the newest image
-/// lacks: a snapshot was deleted, and is still shown. The caller keeps the image of
-/// [`MovedOn::base`], and holds its snapshot.
-///
-/// # Errors
-/// The device failed, or the volume is closed.
-pub fn move_on(device: &BackedDevice, volume: &Arc<Volume>, owner: &Owner) -> Result<MovedOn, DeviceError> {
-    let before = device.base();
-    let newest = owner.newest();
-    let entries = volume.snapshot_entries();
-    let target = newest.and_then(|newest| {
-        let is_it = |entry: &&SnapshotEntry| {
-            entry.id.0 == newest.number && has_snapshot(owner.newest_content(), entry)
-        };
-        Some(Base::of(newest.id, entries.iter().find(is_it)?))
-    });
-    let Some(base) = target else { return Ok(MovedOn { moved: false, base: before }) };
-    if base != before && volume.keeps_blocks_of_the_past() {
-        return Ok(MovedOn { moved: false, base: before });
-    }
-    device.rebase(base)?;
-    Ok(MovedOn { moved: base != before, base })
-}
-
-/// The outcome of [`move_on`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MovedOn {
-    /// It reads from another image now.
-    pub moved: bool,
-    /// The image that it reads from. Its snapshot must stay, and it must not expire.
-    pub base: Base,
 }

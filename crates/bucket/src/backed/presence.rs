@@ -45,6 +45,17 @@ pub(super) fn bits_of(place: usize, count: usize) -> Bits {
     bits
 }
 
+/// The parts of a range of blocks in each region: the region, the first place and how many.
+pub(super) fn pieces(first: u64, end: u64) -> impl Iterator<Item = (u32, usize, usize)> {
+    let mut at = first;
+    std::iter::from_fn(move || {
+        let region = u32::try_from(at / REGION_BLOCKS as u64).ok().filter(|_| at < end)?;
+        let (place, from) = (at % REGION_BLOCKS as u64, at);
+        at = (at - place + REGION_BLOCKS as u64).min(end);
+        Some((region, place as usize, (at - from) as usize))
+    })
+}
+
 pub(super) fn has(bits: &Bits, place: usize) -> bool {
     bits[place / 64] >> (place % 64) & 1 == 1
 }

@@ -350,7 +350,7 @@ impl Volume {
         loop {
             let mut state = self.lock_for_change()?;
             if self.holds_back(&state) {
-                // No event tells of room in the device.
+                // No event reports room in the device.
                 self.settled.wait_for(&mut state, HOLD_INTERVAL);
             } else if state.open.unplaced + state.flying > self.memory.dirty_blocks {
                 if state.open.unplaced > 0 {

@@ -134,7 +134,7 @@ impl Life {
         let memory = Arc::new(memory);
         let images =
             BucketImages::with_tuning(memory.clone(), Arc::new(Alone), VOLUME, None, rng.fork(), SMALL);
-        // Some have no room for what is read.
+        // Some have no room for blocks that are read.
         let cache = (14 + rng.below(50)) << 20;
         let host = Host::open(Host::make(&clock), &images, &clock, cache);
         Self {
@@ -158,8 +158,8 @@ impl Life {
         self.memory.set_faults(Faults { fails: often, loses_answer: often, ..Faults::default() });
     }
 
-    fn count(&mut self, what: &'static str) {
-        *self.counts.entry(what).or_default() += 1;
+    fn count(&mut self, event: &'static str) {
+        *self.counts.entry(event).or_default() += 1;
     }
 
     fn is_off(&self) -> bool {
@@ -282,7 +282,7 @@ impl Life {
         updated.map_err(|error| text(&error))?;
         self.count("images");
         self.assert_image(owner, target);
-        let moved = move_on(&self.host.device, &volume, owner).map_err(|error| text(&error))?;
+        let moved = self.host.device.move_on(&volume, owner).map_err(|error| text(&error))?;
         assert_eq!(moved.base.number, target.0, "no reader holds it");
         if let Some(reader) = owner.reader().filter(|_| self.rng.one_in(2)) {
             self.host.reads.source.set(reader);

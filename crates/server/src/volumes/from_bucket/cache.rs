@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use cairn_api as api;
 use cairn_base::ByteSize;
-use cairn_bucket::backed::{CACHE_BYTES_MIN, CacheStatus, MovedOn, VolumeClean, move_on, takes_writes};
+use cairn_bucket::backed::{CACHE_BYTES_MIN, CacheStatus, MovedOn, VolumeClean};
 use cairn_bucket::images::{ImageId, Owner};
 use cairn_device::{Device, FileDevice};
 use cairn_volume::Volume;
@@ -199,7 +199,7 @@ impl Backed {
         if self.alone {
             return Ok(());
         }
-        let MovedOn { moved, base } = move_on(&self.device, volume, owner)?;
+        let MovedOn { moved, base } = self.device.move_on(volume, owner)?;
         if let Some(reader) = owner.reader().filter(|reader| reader.label().id == base.image)
             && (moved || self.is_cache())
         {
@@ -228,7 +228,7 @@ impl Backed {
         if !self.is_cache() {
             return Ok(None);
         }
-        let (takes, cached) = (takes_writes(&self.device), self.cached.clone());
+        let (takes, cached) = (self.device.takes_writes(), self.cached.clone());
         volume.hold_back_unless(Box::new(move |waiting| {
             let is_let_in = cached.released.load(Ordering::Relaxed) || takes(waiting);
             if !is_let_in {

@@ -125,7 +125,7 @@ impl Server {
         names::check("volume", &request.name)?;
         let open = self.buckets.open_to_read(bucket)?;
         open.refuse_unsafe_for(Use::Volume)?;
-        // Another volume of that name could not be told apart when it is opened elsewhere.
+        // Another volume of that name could not be distinguished when it is opened elsewhere.
         let cancel = Arc::new(AtomicBool::new(false));
         let (there, _) = volumes(&open.store, &open.workers, &cancel).map_err(images_error(bucket))?;
         if let Some(there) = there.into_iter().find(|there| there.name() == Some(&*request.name)) {
