@@ -322,7 +322,7 @@ impl<'a> Site<'a> {
     fn dump(&mut self, round: u32, facts: &mut Facts, rng: &mut Rng) -> Result<()> {
         let place = format!("{}:", self.bucket);
         // The base of a level 1 is a snapshot of the owner.
-        let level = if round % MOVES_EVERY == 0 || rng.one_in(3) { "-0" } else { "-1" };
+        let level = if round.is_multiple_of(MOVES_EVERY) || rng.one_in(3) { "-0" } else { "-1" };
         let mut arguments = vec!["image", "dump", level, "vol0", &place];
         if rng.one_in(3) {
             arguments.push("--compress");

@@ -17,7 +17,7 @@ use crate::transport::{Outlet, Transport};
 
 /// Reads to do and answer, with the memory for their data.
 struct Reads {
-    round: Round,
+    round: Box<Round>,
     _window: Window,
 }
 
@@ -46,7 +46,7 @@ impl ReadLanes {
     ///
     /// # Errors
     /// The reads, when no lane or not enough memory is free.
-    pub(crate) fn give(&mut self, round: Round) -> Result<(), Round> {
+    pub(crate) fn give(&mut self, round: Box<Round>) -> Result<(), Box<Round>> {
         let Some(lanes) = &mut self.lanes else { return Err(round) };
         let Some(window) = self.windows.also(round.bytes()) else { return Err(round) };
         lanes.give(Reads { round, _window: window }).map_err(|reads| reads.round)

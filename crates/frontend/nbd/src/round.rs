@@ -254,7 +254,7 @@ impl Round {
         let share = (waiting.len() / LANES_SHARE).clamp(LANE_READS_MIN, LANE_READS_MAX);
         while !waiting.is_empty() && lanes.has_room() {
             let part: Vec<(Operation, Slot)> = waiting.drain(..share.min(waiting.len())).collect();
-            if let Err(round) = lanes.give(Round::of_reads(self.since, part)) {
+            if let Err(round) = lanes.give(Box::new(Round::of_reads(self.since, part))) {
                 waiting.extend(round.operations.into_iter().zip(round.slots));
                 break;
             }

@@ -122,9 +122,9 @@ impl Entry {
     fn dos_time(&self) -> [u16; 2] {
         let time =
             DateTime::from_timestamp(self.modified, 0).filter(|time| (1980..2108).contains(&time.year()));
-        let Some(time) = time else { return [0, 1 << 5 | 1] };
-        let clock = time.hour() << 11 | time.minute() << 5 | time.second() / 2;
-        let date = (time.year() as u32 - 1980) << 9 | time.month() << 5 | time.day();
+        let Some(time) = time else { return [0, (1 << 5) | 1] };
+        let clock = (time.hour() << 11) | (time.minute() << 5) | (time.second() / 2);
+        let date = ((time.year() as u32 - 1980) << 9) | (time.month() << 5) | time.day();
         [clock as u16, date as u16]
     }
 
