@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cairn_base::{Clock, SnapshotId};
-use cairn_device::{DeviceError, Fate, MemoryDevice, Operation, Segments};
+use cairn_device::{DeviceError, Operation, Segments};
 use cairn_files::Luns;
 use cairn_format::SnapshotEntry;
 use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
 
 use super::*;
 use crate::dumps::KeepDumps;
-use crate::images::{ImageReader, Owner, Tuning, VolumeImage, snapshots_of};
+use crate::images::{ImageReader, Owner, Tuning, VolumeImage};
 use crate::{Faults, Habits};
 
 /// 64 MiB.
