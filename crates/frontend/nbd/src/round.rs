@@ -242,8 +242,8 @@ impl Round {
         Ok(())
     }
 
-    /// Gives the pending operations to lanes, if they are several reads and nothing else. Those that
-    /// find no lane stay here; true when none does.
+    /// Gives the pending operations to lanes, if they are several reads and nothing else. Those
+    /// that find no lane stay here; true when none does.
     fn give_to(&mut self, lanes: &mut ReadLanes) -> bool {
         let pending = || self.slots.iter().filter(|slot| !slot.answered);
         if pending().count() < LANE_READS_MIN || pending().any(|slot| slot.read.is_none()) {
