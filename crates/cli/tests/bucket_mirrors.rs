@@ -134,7 +134,8 @@ fn settings_pause_and_deletion() {
     create(&server, &["--keep-last", "1", "--limit", "200M"]);
     server.bad(21, "taken", &["mirror", "create", "v", "--to", "offsite:"]);
     server.bad(2, "usage", &["mirror", "create", "v", "--to", "offsite"]);
-    for wrong in [&["--every", "0s"][..], &["--compress", "never"], &["--continuous"], &["--stall", "5s"]] {
+    let both = ["--continuous", "--every", "1h"];
+    for wrong in [&["--every", "0s"][..], &["--compress", "never"], &both, &["--stall", "5s"]] {
         let output = server.run(&[&["mirror", "create", "v", "--to", "offsite:x/"], wrong].concat());
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
     }
@@ -147,6 +148,14 @@ fn settings_pause_and_deletion() {
     server.bad(11, "busy", &["snapshot", "release", &own]);
     server.bad(11, "busy", &["snapshot", "delete", &own, "--yes"]);
 
+    // A continuous one follows by itself.
+    server.good(&["mirror", "create", "v", "--to", "offsite:follows/", "--continuous", "--rpo", "2s"]);
+    fill(&server, 0, 1, 91);
+    wait_until("the change is in the bucket", || {
+        let mirror = server.json(&["mirror", "show", "offsite:follows/v"]);
+        mirror["continuous"] == true && mirror["images"] == 2 && mirror["lag_ms"] == 0
+    });
+    server.good(&["mirror", "delete", "offsite:follows/v", "--yes"]);
     let second = server.json(&["mirror", "create", "v", "--to", "offsite:deep/er/", "--every", "1h"]);
     assert_eq!(second["name"], "offsite:deep/er/v");
     let set = server.json(&["mirror", "set", NAME, "--every", "2h", "--keep-daily", "3", "--rpo", "1d"]);
