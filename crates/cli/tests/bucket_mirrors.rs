@@ -124,6 +124,8 @@ fn mirror_makes_images_by_schedule_and_any_server_restores_each_of_them() {
 
     // Mirrors and dumps of one bucket do not meet.
     server.good(&["image", "dump", "-0", "v", "offsite:"]);
+    server.good(&["mirror", "pause", NAME]);
+    wait_until("the last update has ended", || server.run(&["mirror", "verify", NAME]).status.success());
     assert_eq!(server.json(&["mirror", "verify", NAME])["damaged_total"], 0);
 }
 

@@ -8,7 +8,7 @@ fn mirror(every_ms: Option<u64>, lag_ms: Option<u64>) -> api::BucketMirror {
     let json = serde_json::json!({
         "id": "0", "name": "offsite:v", "volume": "v", "volume_id": "", "bucket": "offsite",
         "state": "mirrored", "reason": "", "remedy": null, "check": 0, "lag_ms": lag_ms, "rpo_ms": null,
-        "over_rpo": false, "every_ms": every_ms, "cron": null, "zone": null, "paused": false,
+        "over_rpo": false, "continuous": false, "every_ms": every_ms, "cron": null, "zone": null, "paused": false,
         "keep": {"last": 0, "hourly": 0, "daily": 0, "weekly": 0, "monthly": 0, "yearly": 0},
         "limit": null, "limit_now_bytes": null, "image": "1", "image_number": 1, "image_ms": 1, "images": 1,
         "stored_bytes": 0, "epoch": 1, "last": null, "next_ms": null, "sent_bytes": 0, "updates": 1,
