@@ -99,7 +99,7 @@ pub struct VolumeCache {
     /// The age of the first change that the newest image does not have; 0 without one.
     pub lag_ms: u64,
     /// The largest lag that was asked for.
-    pub lag_wished_ms: u64,
+    pub lag_limit_ms: u64,
     /// Time until writes wait, at the present rate; none if nothing is added.
     pub full_in_ms: Option<u64>,
     /// Writes wait: the cache is full of blocks that the bucket lacks.

@@ -95,7 +95,7 @@ impl Destination {
         let (status, _) = self.ask_status(client)?;
         self.refuse_own_route(&status).map_err(|_| {
             MirrorError::NotAhead(
-                "it is a mirror of this side, directly or through others: the roles are as after a failback, and nothing is to be done",
+                "it is a mirror of this side, directly or through others, and nothing is to be done",
             )
         })
     }
@@ -115,7 +115,7 @@ impl Destination {
         let shows_own = standing.own_head.0 != 0;
         if standing.role == Role::Destination && (shows_own || standing.snapshots.is_empty()) {
             return Err(MirrorError::NotAhead(
-                "it takes no writes, and shows no image that it received; if this side does, nothing is to be done",
+                "it takes no writes, and shows no image that it received; if this side takes writes, nothing is to be done",
             ));
         }
         if let Some(head) = self.volume.own_head() {

@@ -257,7 +257,7 @@ fn over_host(volume: &api::Volume) -> Option<String> {
     ))
 }
 
-/// The cache that is wished for.
+/// The cache that the options ask for.
 fn cache_of(cache: &Cache) -> Result<Option<api::CacheRequest>, Failure> {
     let Some(bytes) = cache.cache_size else { return Ok(None) };
     let disk = absolute(cache.cache_disk.as_slice())?.pop();
@@ -269,18 +269,18 @@ fn cache_of(cache: &Cache) -> Result<Option<api::CacheRequest>, Failure> {
 fn cache_lines(cache: &api::VolumeCache) -> String {
     let waits = match (cache.holds_back, cache.full_in_ms) {
         (true, _) => "; writes wait".to_owned(),
-        (false, Some(full)) if cache.lag_ms > 2 * cache.lag_wished_ms => {
+        (false, Some(full)) if cache.lag_ms > 2 * cache.lag_limit_ms => {
             format!("; writes wait in about {}", duration(full))
         }
         _ => String::new(),
     };
     format!(
-        "cache       {} of {} used, {} only here{waits}\nlag         {}, at most {} wished",
+        "cache       {} of {} used, {} only here{waits}\nlag         {}, limit {}",
         size(cache.used_bytes),
         size(cache.size_bytes),
         size(cache.only_here_bytes),
         duration(cache.lag_ms),
-        duration(cache.lag_wished_ms)
+        duration(cache.lag_limit_ms)
     )
 }
 

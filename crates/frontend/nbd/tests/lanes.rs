@@ -1,16 +1,15 @@
 //! Reads that wait for the disk, beside later requests of the same client.
 
+mod harness;
+
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cairn_device::{Device, DeviceError, Geometry, MemoryDevice, Operation, Request};
-use cairn_frontend_nbd::{
-    Address, Client, ClientOptions, Export, ExportInfo, Exports, Listener, NbdServer, OpenExportError,
-    ServerOptions,
-};
+use cairn_frontend_nbd::{Address, Client, ClientOptions, Listener, NbdServer, ServerOptions};
+use harness::{One, is_closed, raw_session};
 use parking_lot::{Condvar, Mutex};
 
 const BLOCK: u32 = 4096;
@@ -22,10 +21,18 @@ const READ: u16 = 0;
 const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
 
+/// The behaviour of its cold blocks, once it is open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cold {
+    Reads,
+    Fails,
+    Panics,
+}
+
 /// Memory whose second half is on a disk that gives nothing before it is opened.
 struct Disk {
     inner: MemoryDevice,
-    fails: bool,
+    cold: Cold,
     open: Mutex<bool>,
     changed: Condvar,
 }
@@ -54,8 +61,13 @@ impl Device for Disk {
             }
         }
         for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
-            if self.fails && is_cold(operation) {
-                operation.finish(Err(DeviceError::OutOfService));
+            if !is_cold(operation) {
+                continue;
+            }
+            match self.cold {
+                Cold::Reads => {}
+                Cold::Fails => operation.finish(Err(DeviceError::OutOfService)),
+                Cold::Panics => panic!("a device has a fault"),
             }
         }
         self.inner.run(batch);
@@ -70,26 +82,6 @@ impl Device for Disk {
     }
 }
 
-struct One(Arc<Disk>);
-
-impl Exports for One {
-    fn list(&self) -> Vec<ExportInfo> {
-        Vec::new()
-    }
-
-    fn open(&self, _: &str) -> Result<Export, OpenExportError> {
-        Ok(Export {
-            device: self.0.clone(),
-            description: String::new(),
-            read_only: false,
-            writes_through: false,
-            multi_conn: true,
-            dirty_contexts: Vec::new(),
-            changed: None,
-        })
-    }
-}
-
 struct Served {
     server: NbdServer,
     disk: Arc<Disk>,
@@ -98,12 +90,12 @@ struct Served {
 
 impl Served {
     /// Block number N is full of bytes N.
-    fn new(fails: bool) -> Self {
+    fn new(cold: Cold) -> Self {
         let inner = MemoryDevice::new(BLOCKS * u64::from(BLOCK));
         for number in 0..BLOCKS {
             inner.write_from(number * u64::from(BLOCK), &[number as u8; BLOCK as usize]).unwrap();
         }
-        let disk = Arc::new(Disk { inner, fails, open: Mutex::default(), changed: Condvar::new() });
+        let disk = Arc::new(Disk { inner, cold, open: Mutex::default(), changed: Condvar::new() });
         let folder = tempfile::tempdir().unwrap();
         let address = Address::Unix(folder.path().join("nbd.sock"));
         let listeners = vec![Listener::bind(&address).unwrap()];
@@ -123,16 +115,7 @@ struct ByHand(UnixStream);
 impl ByHand {
     fn new(served: &Served) -> Self {
         let Address::Unix(path) = served.server.addresses()[0].clone() else { panic!("a unix socket") };
-        let mut stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let mut hello = 3u32.to_be_bytes().to_vec();
-        hello.extend(b"IHAVEOPT");
-        hello.extend(1u32.to_be_bytes());
-        hello.extend(5u32.to_be_bytes());
-        hello.extend(b"v/lun");
-        stream.write_all(&hello).unwrap();
-        stream.read_exact(&mut [0; 18 + 10]).unwrap();
-        Self(stream)
+        Self(raw_session(&path, "v/lun"))
     }
 
     /// Sends requests of one kind for a block each.
@@ -169,7 +152,7 @@ impl ByHand {
 
 #[test]
 fn later_requests_are_answered_while_reads_wait_for_the_disk() {
-    let served = Served::new(false);
+    let served = Served::new(Cold::Reads);
     let mut client = ByHand::new(&served);
     client.send(READ, COLD..COLD + 8);
     for kind in [READ, WRITE, FLUSH].into_iter().cycle().take(60) {
@@ -183,7 +166,7 @@ fn later_requests_are_answered_while_reads_wait_for_the_disk() {
 
 #[test]
 fn each_of_many_reads_in_flight_gets_its_own_bytes() {
-    let served = Served::new(false);
+    let served = Served::new(Cold::Reads);
     served.disk.open();
     let mut client = served.client();
     let mut bytes = vec![0; (BLOCKS * u64::from(BLOCK)) as usize];
@@ -197,8 +180,22 @@ fn each_of_many_reads_in_flight_gets_its_own_bytes() {
 }
 
 #[test]
+fn reads_that_find_no_lane_are_answered_as_well() {
+    let served = Served::new(Cold::Reads);
+    let mut client = ByHand::new(&served);
+    // More than all lanes take, in three rounds at least.
+    for first in [0, 40, 80] {
+        client.send(READ, COLD + first..COLD + first + 40);
+        std::thread::yield_now();
+    }
+    served.disk.open();
+    let replies: BTreeSet<(u64, u32)> = (0..120).map(|_| client.reply(|_| true)).collect();
+    assert!(replies.into_iter().eq((COLD..COLD + 120).map(|block| (block, 0))));
+}
+
+#[test]
 fn failed_reads_of_a_lane_are_answered_with_their_errors() {
-    let served = Served::new(true);
+    let served = Served::new(Cold::Fails);
     served.disk.open();
     let mut client = ByHand::new(&served);
     client.send(READ, COLD..COLD + 16);
@@ -211,8 +208,18 @@ fn failed_reads_of_a_lane_are_answered_with_their_errors() {
 }
 
 #[test]
+fn client_whose_replies_are_lost_by_a_panic_finds_its_connection_closed() {
+    let served = Served::new(Cold::Panics);
+    served.disk.open();
+    let mut client = ByHand::new(&served);
+    client.send(READ, COLD..COLD + 8);
+    assert!(is_closed(&mut client.0));
+    assert_eq!(served.client().read(0, BLOCK).unwrap()[0], 0, "the server continues");
+}
+
+#[test]
 fn session_whose_client_left_ends_when_its_reads_have() {
-    let served = Served::new(false);
+    let served = Served::new(Cold::Reads);
     let mut client = ByHand::new(&served);
     client.send(READ, COLD..COLD + 8);
     client.send(READ, 7..8);

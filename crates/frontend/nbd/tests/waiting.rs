@@ -1,5 +1,6 @@
 //! Requests that wait in their device while their session ends: they never happen later.
 
+mod harness;
 #[path = "../../session/tests/devices/waiting.rs"]
 mod waiting_device;
 
@@ -7,35 +8,12 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use cairn_frontend_nbd::{
-    Address, Client, ClientOptions, ClientRequest, Export, ExportInfo, Exports, Listener, NbdServer,
-    OpenExportError, ServerOptions,
-};
+use cairn_frontend_nbd::{Address, Client, ClientOptions, ClientRequest, Listener, NbdServer, ServerOptions};
+use harness::One;
 use waiting_device::{STALE, Waiting};
 
 const SIZE: u64 = 1 << 20;
 const BLOCK: usize = 4096;
-
-/// One export, in blocks of 4 KiB.
-struct One(Arc<Waiting>);
-
-impl Exports for One {
-    fn list(&self) -> Vec<ExportInfo> {
-        Vec::new()
-    }
-
-    fn open(&self, _: &str) -> Result<Export, OpenExportError> {
-        Ok(Export {
-            device: self.0.clone(),
-            description: String::new(),
-            read_only: false,
-            writes_through: false,
-            multi_conn: true,
-            dirty_contexts: Vec::new(),
-            changed: None,
-        })
-    }
-}
 
 struct Served {
     server: NbdServer,

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use cairn_api as api;
-use cairn_device::{Device, FileDevice};
+use cairn_device::Device;
 use cairn_format::stream::root_digest;
 use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::CloneDevice;
@@ -23,7 +23,7 @@ use crate::daemon::data_dir::guard;
 use crate::error::ServerError;
 use crate::names::IMAGE_PREFIX;
 use crate::volumes::deleting::remove_left;
-use crate::volumes::disks::whole;
+use crate::volumes::disks::{in_the_folder, make_files, whole};
 use crate::volumes::document::{CloneOf, VolumeDocument};
 use crate::volumes::error::VolumesError;
 use crate::volumes::open::{OpenVolume, Parts};
@@ -241,14 +241,14 @@ impl Volumes {
         let parent = self.parent(name, of)?;
         let failed = ServerError::volume(name);
         let bytes = CloneDevice::own_bytes(&parent.volume, of.snapshot()).map_err(&failed)?;
-        let own = Arc::new(FileDevice::create(nursery.join("volume.img"), bytes)?);
-        let device = CloneDevice::new(&parent.volume, of.snapshot(), own.clone()).map_err(&failed)?;
+        let (paths, own) = make_files(&nursery.join("volume.img"), bytes)?;
+        let device = CloneDevice::new(&parent.volume, of.snapshot(), whole(&own)).map_err(&failed)?;
         Arc::new(device).make(self.options()).map_err(&failed)?;
-        let paths = vec!["volume.img".into()];
+        let paths = in_the_folder(&paths);
         let clone_of = Some(of.clone());
         let document = VolumeDocument { clone_of: clone_of.clone(), ..VolumeDocument::of(paths.clone()) };
         state::save(&nursery.join("volume.json"), &document)?;
-        Ok(Parts { clone_of, ..Parts::of(paths, vec![own]) })
+        Ok(Parts { clone_of, ..Parts::of(paths, own) })
     }
 
     /// All clones.

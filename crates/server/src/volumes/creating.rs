@@ -12,7 +12,7 @@ use crate::daemon::data_dir::guard;
 use crate::devices::take_file;
 use crate::error::ServerError;
 use crate::storage::claims::refuse_relative;
-use crate::volumes::disks::{BLOCK, refuse_if_not_empty, whole};
+use crate::volumes::disks::{BLOCK, in_the_folder, make_files, refuse_if_not_empty, whole};
 use crate::volumes::document::{Making, VolumeDocument};
 use crate::volumes::error::VolumesError;
 use crate::volumes::log_file::LogFile;
@@ -88,9 +88,9 @@ impl Volumes {
                 fault: "a volume without --device needs a size",
                 next: "give --size, such as --size 100G",
             })?;
-            let path = nursery.join("volume.img");
-            let device = FileDevice::create(&path, Volume::device_bytes(blocks, role))?;
-            return Ok((vec![PathBuf::from("volume.img")], vec![Arc::new(device)]));
+            let first = nursery.join("volume.img");
+            let (paths, devices) = make_files(&first, Volume::device_bytes(blocks, role))?;
+            return Ok((in_the_folder(&paths), devices));
         }
         let mut parts = Vec::new();
         for path in devices {

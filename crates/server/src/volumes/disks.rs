@@ -1,6 +1,7 @@
 //! The files and disks of a volume: opened, checked and cleared.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,43 @@ pub(super) const BLOCK: u64 = BLOCK_SIZE as u64;
 /// only takes room: the next start retries.
 pub(super) fn new_rehearsal() -> Arc<Rehearsal> {
     Arc::new(Rehearsal::new(u64::from_le_bytes(random_bytes())))
+}
+
+/// Bytes of one file of a volume at most: ext4 has no files of 16 TiB.
+const FILE_BYTES_MAX: u64 = 8 << 40;
+
+/// Makes sparse files of so many bytes in total: `first`, and for a long volume `first.1` and so
+/// on. After an error none of them is left.
+pub(super) fn make_files(
+    first: &Path,
+    length: u64,
+) -> Result<(Vec<PathBuf>, Vec<Arc<FileDevice>>), OpenError> {
+    let (mut paths, mut devices) = (Vec::new(), Vec::new());
+    let outcome = (0..length.div_ceil(FILE_BYTES_MAX)).try_for_each(|number| {
+        let mut path = first.as_os_str().to_owned();
+        if number > 0 {
+            path.push(format!(".{number}"));
+        }
+        let bytes = FILE_BYTES_MAX.min(length - number * FILE_BYTES_MAX);
+        devices.push(Arc::new(FileDevice::create(Path::new(&path), bytes)?));
+        paths.push(PathBuf::from(path));
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        remove_files(&paths);
+        return Err(error);
+    }
+    Ok((paths, devices))
+}
+
+/// Removes the files of a volume that could not be made. A file that stays only takes room.
+pub(super) fn remove_files(paths: &[PathBuf]) {
+    paths.iter().for_each(|path| drop(fs::remove_file(path)));
+}
+
+/// Paths as in `volume.json`, of files in the folder of the volume.
+pub(super) fn in_the_folder(paths: &[PathBuf]) -> Vec<PathBuf> {
+    paths.iter().filter_map(|path| path.file_name()).map(PathBuf::from).collect()
 }
 
 pub(super) fn whole(parts: &[Arc<FileDevice>]) -> Arc<dyn Device> {

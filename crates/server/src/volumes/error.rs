@@ -210,9 +210,6 @@ impl VolumesError {
             }
             VolumesError::DeviceTooSmall { .. } => "give a smaller --size, or more --device".into(),
             VolumesError::OpenDevice(OpenError::InUse { .. }) => "stop that program, unmount the image or detach its loop device (`losetup -d`), and run the command again; `cairn device adopt --in-use` adopts it nevertheless".into(),
-            VolumesError::OpenDevice(OpenError::TooLong { .. }) => {
-                "give several files or disks with --device; or open a volume of a bucket with `--cache-disk DIR --cache-size SIZE`, which splits its files".into()
-            }
             VolumesError::OpenDevice(_) => "correct it and run the command again".into(),
             VolumesError::Device(error) => device_next(error).into(),
             VolumesError::Volume { volume, source } => volume_next(volume, source),

@@ -13,7 +13,7 @@ use cairn_base::{ManualClock, Timestamp};
 use cairn_volume::CheckDepth;
 
 use super::*;
-use crate::volumes::disks::{BLOCK, BUSY_PATIENCE, BUSY_PAUSE, clear_beginning, open_when_free};
+use crate::volumes::disks::{BLOCK, BUSY_PATIENCE, BUSY_PAUSE, clear_beginning, make_files, open_when_free};
 use crate::volumes::error::VolumesError;
 
 #[test]
@@ -55,6 +55,45 @@ fn files_of_a_deleted_volume_are_closed_by_nobody_who_answers() {
         assert!(begun.elapsed() < Duration::from_secs(60), "its blocks are never free");
         std::thread::sleep(BUSY_PAUSE);
     }
+}
+
+#[test]
+fn long_volume_is_in_several_files() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let before = volumes(folder.path());
+    let bytes = 20u64 << 40;
+    before.create(&NewVolume { blocks: Some(bytes / BLOCK), ..plain() }).expect("a volume");
+    before.get("vol0").expect("it is open").luns.create("db", 12 << 40).expect("a LUN");
+    let last = |volumes: &Volumes| {
+        let lun = volumes.get("vol0").expect("it is open").luns.open("db").expect("a LUN");
+        (lun, (12u64 << 40) - BLOCK)
+    };
+    let (lun, at) = last(&before);
+    lun.write_from(at, &[7; 4096]).expect("a write");
+    lun.flush().expect("a flush");
+    drop(lun);
+    before.end();
+    drop(before);
+    for name in ["volume.img", "volume.img.1", "volume.img.2"] {
+        let length = fs::metadata(folder.path().join("volumes/vol0").join(name)).expect("a file").len();
+        assert!(length <= 8 << 40, "{name}: {length}");
+    }
+    let again = volumes(folder.path());
+    let (lun, at) = last(&again);
+    assert_eq!(lun.read(at, 4096).expect("a read").to_vec(), [7; 4096]);
+    drop(lun);
+    again.end();
+}
+
+#[test]
+fn files_of_a_volume_that_cannot_be_made_are_removed_and_those_of_others_stay() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let (first, second) = (folder.path().join("volume.img"), folder.path().join("volume.img.1"));
+    fs::write(&second, b"of another").expect("a file");
+    let refused = make_files(&first, 9 << 40).map(drop).expect_err("the name is taken");
+    assert!(matches!(refused, cairn_device::OpenError::Exists { .. }), "{refused}");
+    assert!(!first.exists());
+    assert_eq!(fs::read(&second).expect("it is there"), b"of another");
 }
 
 /// The volumes of a server with that folder.

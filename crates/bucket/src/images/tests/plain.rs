@@ -3,6 +3,7 @@
 use super::*;
 use crate::Directory;
 use crate::dumps::KeepDumps;
+use crate::images::Expired;
 
 fn round_trip(store: Arc<dyn Store>, workers: Arc<dyn Workers>, tuning: Tuning) {
     let images = BucketImages::with_tuning(store, workers, VOLUME, None, Rng::new(1), tuning);
@@ -161,6 +162,29 @@ fn everything_that_no_image_names_is_deleted_in_the_end() {
     // The newest one, and those by which it is found.
     assert!(count("/root/") <= 15, "{names:?}");
     assert_eq!((count("/checkpoint/"), count("/progress/")), (1, 0));
+}
+
+#[test]
+fn image_that_a_device_reads_from_stays_whole_until_it_is_let_go() {
+    let memory = Arc::new(Memory::new(clock(), clock()));
+    let images = images_of(memory.clone(), &clock(), 1, 1);
+    let models = line(6);
+    let mut owner = images.claim("one", NOW, &never()).expect("claimed");
+    for number in 1..=6 {
+        advance(&mut owner, number, &models[number as usize - 1], &models[number as usize])
+            .expect("committed");
+    }
+    let (held, keep) = (label(3, NOW).id, KeepDumps { last: 1, ..KeepDumps::default() });
+    let numbers = |expired: &Expired| expired.images.iter().map(|one| one.number).collect::<Vec<u64>>();
+    let expired = owner.expire_but(&[held], &keep, NOW, &never()).expect("expired");
+    assert_eq!(numbers(&expired), [1, 2, 4, 5]);
+    owner.sweep(Duration::ZERO, NOW, &never()).expect("swept");
+    owner.sweep_orphans(Orphans::All, Duration::ZERO, NOW, &never()).expect("swept");
+    for number in [3, 6] {
+        let reader = images.image(Some(label(number, NOW).id), &never()).expect("opened");
+        assert_reads(&reader, &models[number as usize]);
+    }
+    assert_eq!(numbers(&owner.expire_but(&[], &keep, NOW, &never()).expect("expired")), [3]);
 }
 
 #[test]

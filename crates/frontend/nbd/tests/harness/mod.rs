@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -156,6 +156,47 @@ impl Exports for TestExports {
     }
 }
 
+/// One device under any name, unlisted.
+pub struct One(pub Arc<dyn Device>);
+
+impl Exports for One {
+    fn list(&self) -> Vec<ExportInfo> {
+        Vec::new()
+    }
+
+    fn open(&self, _: &str) -> Result<Export, OpenExportError> {
+        Ok(Export {
+            device: self.0.clone(),
+            description: String::new(),
+            read_only: false,
+            writes_through: false,
+            multi_conn: true,
+            dirty_contexts: Vec::new(),
+            changed: None,
+        })
+    }
+}
+
+/// A connection that has not sent any data yet.
+pub fn raw(socket: &Path) -> UnixStream {
+    let stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+}
+
+/// A connection on which `NBD_OPT_EXPORT_NAME` was just answered: simple replies.
+pub fn raw_session(socket: &Path, export: &str) -> UnixStream {
+    let mut stream = raw(socket);
+    let mut hello = 3u32.to_be_bytes().to_vec();
+    hello.extend(b"IHAVEOPT");
+    hello.extend(1u32.to_be_bytes());
+    hello.extend((export.len() as u32).to_be_bytes());
+    hello.extend(export.as_bytes());
+    stream.write_all(&hello).unwrap();
+    stream.read_exact(&mut [0; 18 + 10]).unwrap();
+    stream
+}
+
 /// A running server.
 pub struct TestServer {
     pub server: NbdServer,
@@ -205,22 +246,12 @@ impl TestServer {
 
     /// A connection that has not sent any data yet.
     pub fn raw(&self) -> UnixStream {
-        let stream = UnixStream::connect(&self.socket).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        stream
+        raw(&self.socket)
     }
 
     /// A connection on which `NBD_OPT_EXPORT_NAME` was just answered: simple replies.
     pub fn raw_session(&self, export: &str) -> UnixStream {
-        let mut stream = self.raw();
-        let mut hello = 3u32.to_be_bytes().to_vec();
-        hello.extend(b"IHAVEOPT");
-        hello.extend(1u32.to_be_bytes());
-        hello.extend((export.len() as u32).to_be_bytes());
-        hello.extend(export.as_bytes());
-        stream.write_all(&hello).unwrap();
-        stream.read_exact(&mut [0; 18 + 10]).unwrap();
-        stream
+        raw_session(&self.socket, export)
     }
 }
 

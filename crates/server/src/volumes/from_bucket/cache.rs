@@ -26,12 +26,10 @@ use super::opening::from_bucket;
 use super::{Backed, FromBucket, PAUSE_STEP};
 use crate::error::ServerError;
 use crate::storage::claims::refuse_relative;
-use crate::volumes::disks::BLOCK;
+use crate::volumes::disks::{BLOCK, in_the_folder, make_files, remove_files};
 use crate::volumes::open::OpenVolume;
 use crate::work::background;
 
-/// Bytes of one file of a cache at most: ext4 has no files of 16 TiB.
-const FILE_BYTES_MAX: u64 = 8 << 40;
 /// The pause between two looks at how full the cache is.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The pause after an eviction that found nothing.
@@ -40,7 +38,7 @@ const REST: Duration = Duration::from_millis(250);
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// A cache that is full within this time is a problem.
 const WARN_BEFORE: Duration = Duration::from_secs(3600);
-/// A lag of so many times the wished one is late.
+/// A lag of so many times its limit is late.
 const LATE: u32 = 2;
 
 /// The wish for a cache.
@@ -91,30 +89,16 @@ impl CacheWish {
             let path = folder.to_owned();
             return Err(from_bucket(FromBucketError::CacheDiskFull { path, bytes: self.bytes, free }));
         }
-        let (mut paths, mut devices) = (Vec::new(), Vec::new());
-        let outcome = (0..length.div_ceil(FILE_BYTES_MAX)).try_for_each(|number| {
-            let named = if number == 0 { String::new() } else { format!(".{number}") };
-            let file = match &self.disk {
-                Some(disk) => disk.join(format!("{}.cache{named}", self.name)),
-                None => nursery.join(format!("cache.img{named}")),
-            };
-            let bytes = FILE_BYTES_MAX.min(length - number * FILE_BYTES_MAX);
-            let device = FileDevice::create(&file, bytes)?;
-            let punches = device.geometry().trims;
-            devices.push(Arc::new(device));
-            paths.push(file.clone());
-            match punches {
-                true => Ok(()),
-                false => Err(from_bucket(FromBucketError::NoHoles { path: folder.to_owned() })),
-            }
-        });
-        if let Err(error) = outcome {
-            paths.iter().for_each(|path| drop(fs::remove_file(path)));
-            return Err(error);
+        let first = match &self.disk {
+            Some(disk) => disk.join(format!("{}.cache", self.name)),
+            None => nursery.join("cache.img"),
+        };
+        let (paths, devices) = make_files(&first, length)?;
+        if devices.iter().any(|device| !device.geometry().trims) {
+            remove_files(&paths);
+            return Err(from_bucket(FromBucketError::NoHoles { path: folder.to_owned() }));
         }
-        if self.disk.is_none() {
-            paths.iter_mut().for_each(|path| *path = path.file_name().map(PathBuf::from).unwrap_or_default());
-        }
+        let paths = if self.disk.is_none() { in_the_folder(&paths) } else { paths };
         Ok((paths, devices))
     }
 }
@@ -324,7 +308,7 @@ impl Backed {
             used_bytes: status.used * BLOCK,
             only_here_bytes: facts.only_here,
             lag_ms: facts.lag.map_or(0, millis),
-            lag_wished_ms: self.from.lag_ms.unwrap_or(LAG_MS),
+            lag_limit_ms: self.from.lag_ms.unwrap_or(LAG_MS),
             full_in_ms: self.full_in(&status, &facts).map(millis),
             holds_back: self.cached.is_holding(),
         })
@@ -350,8 +334,8 @@ impl Backed {
             );
             return Some(api::Problem { subject: volume.to_owned(), message, next });
         }
-        let wished = Duration::from_millis(self.from.lag_ms.unwrap_or(LAG_MS));
-        let is_late = facts.lag.is_some_and(|lag| lag > wished * LATE);
+        let limit = Duration::from_millis(self.from.lag_ms.unwrap_or(LAG_MS));
+        let is_late = facts.lag.is_some_and(|lag| lag > limit * LATE);
         let full_in = self.full_in(&status, &facts).filter(|time| *time < WARN_BEFORE);
         if !is_late || full_in.is_none() && facts.only_here < status.capacity * BLOCK / 2 {
             return None;
