@@ -125,6 +125,14 @@ pub struct VolumeHistory {
     pub window: Window,
 }
 
+/// Makes the store of a history larger.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrowHistory {
+    /// The new size of the store in bytes; absent: the size of its disk.
+    pub size_bytes: Option<u64>,
+}
+
 /// Puts a history under an existing volume.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

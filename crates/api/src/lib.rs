@@ -68,9 +68,9 @@ pub use clones::{CreateClone, VolumeClone};
 pub use config::{ConfigCheck, ConfigFinding, Overridden};
 pub use devices::{
     AcceptOlder, AcceptedOlder, AdoptDevice, CreateMark, CreateView, Device, DiscardHistory,
-    DiscardedHistory, EnableHistory, FloorPolicy, Folding, HistoryEnabled, HistoryStatus, Instant, IoCount,
-    LostVersion, Mark, Placement, Reduce, ReleaseQuery, Revert, RevertCopy, Reverted, Thin, View, ViewQuery,
-    VolumeHistory, Window,
+    DiscardedHistory, EnableHistory, FloorPolicy, Folding, GrowHistory, HistoryEnabled, HistoryStatus,
+    Instant, IoCount, LostVersion, Mark, Placement, Reduce, ReleaseQuery, Revert, RevertCopy, Reverted, Thin,
+    View, ViewQuery, VolumeHistory, Window,
 };
 pub use drills::{Drill, DrillOutcome, DrillRequest, DrillResult};
 pub use dumps::{

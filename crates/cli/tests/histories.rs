@@ -98,6 +98,36 @@ fn history_comes_under_a_volume_with_clients_and_goes_again() {
     assert!(server.good(&["volume", "check", "v", "--deep"]).contains("sound"));
 }
 
+#[test]
+fn store_of_a_history_grows_under_its_clients_and_over_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = server_with_disk(dir.path());
+    let store = path(dir.path(), "vol0.history");
+    let small = ["--history-size", "64M", "--granularity", "every-write", "--yes"];
+    server.good(&[&["history", "enable", "v", "--history", &store][..], &small].concat());
+    let bytes = |server: &Running| server.json(&["history", "status", "v"])["store_bytes"].as_u64().unwrap();
+    let before = bytes(&server);
+    let mut connected = server.disk("v/db");
+    connected.write(0, &[1; 4096]).unwrap();
+    server.good(&["history", "mark", "v", "one"]);
+
+    server.bad(20, "wrong-size", &["history", "grow", "v"]);
+    server.bad(20, "wrong-size", &["history", "grow", "v", "--size", "32M"]);
+    server.bad(20, "wrong-size", &["history", "grow", "v", "--size", "9000P"]);
+    assert_eq!(bytes(&server), before);
+    let said = server.good(&["history", "grow", "v", "--size", "256M"]);
+    assert!(said.contains("the store of the history of v has 25"), "{said}");
+    let after = bytes(&server);
+    assert!(after > 3 * before, "{before} {after}");
+    connected.write(0, &[2; 4096]).expect("its session is as before");
+    connected.flush().unwrap();
+    server.kill();
+    server.restart();
+    assert_eq!(bytes(&server), after);
+    server.good(&["history", "view", "v", "--mark", "one", "--as", "old"]);
+    assert_eq!((first_byte(&server, "v/db"), first_byte(&server, "v@old/db")), (2, 1));
+}
+
 /// It has no room for the areas of a mirror, and never will: a history must not require them.
 #[test]
 fn volume_that_fills_a_disk_gets_a_history_and_can_go_back() {

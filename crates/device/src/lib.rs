@@ -154,6 +154,17 @@ pub trait Device: Send + Sync {
         self.geometry().admit_range(Action::Write, offset, length)
     }
 
+    /// Makes the device at least `length` bytes long, durably. The default can't.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoSpace`] when it stays shorter.
+    fn lengthen(&self, length: u64) -> Result<(), DeviceError> {
+        match self.geometry().length {
+            now if now < length => Err(DeviceError::NoSpace { offset: now, length: length - now }),
+            _ => Ok(()),
+        }
+    }
+
     /// Reads `length` bytes at `offset`.
     fn read(&self, offset: u64, length: u32) -> Result<Segments, DeviceError> {
         let mut batch = [Operation::read(offset, length)];

@@ -45,6 +45,11 @@ impl Device for MemoryDevice {
         }
     }
 
+    fn lengthen(&self, length: u64) -> Result<(), DeviceError> {
+        self.grow(length);
+        Ok(())
+    }
+
     fn run(&self, batch: &mut [Operation]) {
         let geometry = self.geometry();
         for operation in batch {

@@ -44,6 +44,11 @@ impl Below {
         Self { given, asked: None, refused: [false; 2] }
     }
 
+    /// The store has this many segments now; the new ones have no room yet.
+    pub(crate) fn lengthen(&mut self, segments: usize) {
+        self.given.resize(segments, false);
+    }
+
     /// The file system below the store is full, as far as is known.
     pub(crate) fn is_full(&self) -> bool {
         self.asked.is_some()

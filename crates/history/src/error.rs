@@ -30,6 +30,12 @@ pub enum HistoryError {
         /// Bytes.
         need: u64,
     },
+    /// The store can't become that long.
+    #[error("the store can have at most {most} bytes: it was made with small segments")]
+    StoreTooLong {
+        /// Bytes.
+        most: u64,
+    },
     /// The store is not empty.
     #[error("the store holds a history already")]
     StoreInUse,
@@ -153,6 +159,7 @@ impl HistoryError {
             HistoryError::Full
             | HistoryError::NoRoomBelow { .. }
             | HistoryError::StoreTooSmall { .. }
+            | HistoryError::StoreTooLong { .. }
             | HistoryError::NoRoomToRevert { .. } => DeviceError::NoSpace { offset, length },
             HistoryError::Damaged { .. } | HistoryError::Missing { .. } => {
                 DeviceError::Corrupt { offset, length }

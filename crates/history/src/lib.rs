@@ -94,6 +94,7 @@ mod device;
 mod elapsed;
 mod error;
 mod found;
+mod grow;
 mod history;
 mod index;
 mod locks;

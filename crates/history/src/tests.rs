@@ -13,6 +13,7 @@ mod below;
 mod cuts;
 mod damage;
 mod group;
+mod grow;
 mod hostile;
 mod index;
 mod lost;

@@ -245,6 +245,16 @@ pub enum History {
         /// Device, or volume with a history
         name: String,
     },
+    /// Enlarge the store of a history while clients use it
+    ///
+    /// A store cannot shrink. The file takes space as it fills.
+    Grow {
+        /// Device, or volume with a history
+        name: String,
+        /// New size of the store; default: that of its disk, which was enlarged before
+        #[arg(long, value_name = "SIZE")]
+        size: Option<ByteSize>,
+    },
     /// Give the present instant a name
     Mark {
         /// Device, or volume with a history

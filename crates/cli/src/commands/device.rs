@@ -162,6 +162,14 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
             view(&name, at, export, delete, true, client, output)?;
         }
         History::Revert { name, at, dry_run } => go_back(&name, &at, dry_run, false, client, output)?,
+        History::Grow { name, size: bytes } => {
+            let request = api::GrowHistory { size_bytes: bytes.map(|size| size.0) };
+            let status: api::HistoryStatus =
+                client.post(&format!("{}/grow-history", path(&name)?), &request)?;
+            output.tell(&status, |status| {
+                format!("the store of the history of {name} has {} now", size(status.store_bytes))
+            });
+        }
         History::Window { name, window: arguments } => {
             let now: api::HistoryStatus = client.get(&path(&name)?)?;
             let request = changed(&now.window, &arguments)?;

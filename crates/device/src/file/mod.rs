@@ -324,6 +324,10 @@ impl Device for FileDevice {
         }
     }
 
+    fn lengthen(&self, length: u64) -> Result<(), DeviceError> {
+        self.grow(length)
+    }
+
     fn run(&self, batch: &mut [Operation]) {
         let geometry = self.geometry();
         let mut stage = Stage::default();

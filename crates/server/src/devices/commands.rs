@@ -109,6 +109,16 @@ impl Server {
         self.show_history(name)
     }
 
+    /// Makes the store of a history larger.
+    pub(crate) fn grow_history(
+        &self,
+        name: &str,
+        request: &api::GrowHistory,
+    ) -> Result<api::HistoryStatus, ServerError> {
+        self.remembering(name)?.grow_store(request.size_bytes)?;
+        self.show_history(name)
+    }
+
     /// Refuses while clients have the export open.
     fn refuse_open_export(&self, name: &str) -> Result<(), ServerError> {
         match self.sessions_named(name) {

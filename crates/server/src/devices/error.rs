@@ -113,6 +113,7 @@ fn history_kind(error: &HistoryError) -> ErrorKind {
         HistoryError::Device(error) => device_kind(error),
         HistoryError::Refused { .. } => ErrorKind::Usage,
         HistoryError::StoreTooSmall { .. } => ErrorKind::TooSmall,
+        HistoryError::StoreTooLong { .. } => ErrorKind::WrongSize,
         HistoryError::StoreInUse => ErrorKind::NotEmpty,
         HistoryError::OtherOrigin { .. } => ErrorKind::WrongSize,
         HistoryError::Damaged { .. }
@@ -142,6 +143,9 @@ fn history_next(device: &str, error: &HistoryError) -> String {
         HistoryError::Device(error) => device_next(error).into(),
         HistoryError::Refused { .. } => "choose another value; `cairn device adopt --help` lists them".into(),
         HistoryError::StoreTooSmall { .. } => "give a larger --history-size or a larger disk".into(),
+        HistoryError::StoreTooLong { .. } => {
+            "give a smaller --size; a history that needs more is made anew with a larger --history-size".into()
+        }
         HistoryError::StoreInUse => "give another --history, or release the device that uses it".into(),
         HistoryError::NoHistory => "check that --history is the file that belongs to this device".into(),
         HistoryError::OtherStore { .. } => {

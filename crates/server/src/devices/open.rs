@@ -300,6 +300,19 @@ impl OpenDevice {
         Ok((reverted.instant.0, reverted.undo))
     }
 
+    pub(crate) fn grow_store(&self, bytes: Option<u64>) -> Result<(), ServerError> {
+        let before = self.history.status().store_bytes;
+        let now = self.history.grow_store(bytes).map_err(ServerError::history(&self.name))?;
+        if now == before {
+            return Err(ServerError::WrongSize {
+                fault: "the store of the history has that size already; it cannot shrink",
+                next: "give a larger --size, or enlarge the disk of the store first",
+            });
+        }
+        tracing::info!(device = self.name, bytes = now, "the store of a history was enlarged");
+        Ok(())
+    }
+
     pub(crate) fn set_window(&self, window: &api::Window) -> Result<(), ServerError> {
         let before = self.history.status().window;
         let mut wanted = engine_window(window, before.floor_policy)?;

@@ -26,6 +26,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(delete_view))
         .routes(routes!(revert))
         .routes(routes!(set_window))
+        .routes(routes!(grow_history))
         .routes(routes!(enable_history, disable_history))
         .routes(routes!(discard_history))
         .routes(routes!(accept_older))
@@ -133,6 +134,18 @@ async fn set_window(
     Body(request): Body<api::Window>,
 ) -> Answer<api::HistoryStatus> {
     blocking(server, move |server| server.set_window(&device, &request)).await
+}
+
+/// Makes the store of a history larger while clients use the device or volume.
+#[utoipa::path(post, path = "/v1/devices/{device}/grow-history", tag = "devices",
+    params(("device" = String, Path,)), request_body = api::GrowHistory,
+    responses((status = 200, body = api::HistoryStatus), (status = "default", body = ErrorBody)))]
+async fn grow_history(
+    State(server): State<Arc<Server>>,
+    Path(device): Path<String>,
+    Body(request): Body<api::GrowHistory>,
+) -> Answer<api::HistoryStatus> {
+    blocking(server, move |server| server.grow_history(&device, &request)).await
 }
 
 /// Puts a history under a volume, and ends its sessions: clients connect again. Named by a path, on

@@ -210,6 +210,7 @@ pub(super) const RULES: &[Rule] = &[
     rule("POST", "/v1/devices/{device}/views", Operate, Device),
     rule("DELETE", "/v1/devices/{device}/views/{view}", Administer, Device),
     rule("PUT", "/v1/devices/{device}/window", Administer, Device),
+    rule("POST", "/v1/devices/{device}/grow-history", Administer, Device),
     rule("GET", "/v1/drills", View, Listed("mirror")),
     rule("POST", "/v1/dry-run", View, Named(&["volume", "mirror", "clone"])),
     rule("GET", "/v1/exports", View, Listed("name")),
