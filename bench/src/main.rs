@@ -28,6 +28,7 @@ mod postmark_rows;
 mod process;
 mod report;
 mod response_rows;
+mod scale_rows;
 mod served_rows;
 mod snapshot_peers;
 mod snapshot_rows;
@@ -111,6 +112,9 @@ const TABLES: &[Table] = &[
         "reads and writes of a LUN next to block servers, with latency and server CPU",
         served_rows::served,
     ),
+    ("scale", "memory, CPU and opening as LUNs and sessions grow", scale_rows::scale),
+    ("full", "random writes on a volume that is nearly full", scale_rows::full),
+    ("beside", "the response of a client beside one that writes in bulk", scale_rows::beside),
     ("iscsi", "reads and writes of a LUN over iSCSI next to tgt and to NBD", iscsi_rows::iscsi),
     ("sustained", "60 s of random writes without a flush", served_rows::sustained),
     ("snapshots", "random writes with 0, 1, 50 and 1,000 snapshots", snapshot_rows::writes),
