@@ -54,6 +54,10 @@ fuzz target seconds="600":
 fuzz-all seconds="600":
     for target in $(cargo run --quiet --package cairn-fuzz -- list | grep -v canary); do just fuzz "$target" {{seconds}} || exit 1; done
 
+# the messages of CSI from csi.proto; --check only compares
+csi-proto *flags:
+    cargo run --quiet --manifest-path crates/proto/csi/generator/Cargo.toml -- {{flags}}
+
 # two servers, a mirror, a disaster, a failover, a proof
 demo *flags:
     cargo run --release -- demo {{flags}}
