@@ -40,7 +40,7 @@ conformance name="all" *rounds:
     cargo build --release --package cairn-cli
     cargo run --release --package cairn-conformance -- {{name}} {{rounds}}
 
-# open-iscsi in a real Linux kernel, in a guest under qemu: `initiator` (CHAP, digests, a killed server, reservations) or `database` (PostgreSQL, killed)
+# open-iscsi in a real Linux kernel, in a guest under qemu: `initiator` (CHAP, digests, a killed server, reservations), `database` (PostgreSQL, killed) or `csi` (csi-sanity with iSCSI and NBD)
 guest *scenario:
     conformance/guest/run {{scenario}}
 

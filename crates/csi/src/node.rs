@@ -36,7 +36,7 @@ pub struct NodeOptions {
     pub id: NodeId,
     /// How disks become block devices.
     pub attachment: Attachment,
-    /// A folder for its notes; it must be empty after a start of the machine, as `/run` is.
+    /// A folder for its notes, and for new file systems on their way to a disk. No other node has it.
     pub state: PathBuf,
     /// A folder with `ca-cert.pem`, `client-cert.pem` and `client-key.pem`: NBD with TLS.
     pub tls: Option<PathBuf>,
@@ -77,6 +77,7 @@ impl Node {
     /// A node.
     pub fn new(options: NodeOptions) -> Self {
         let attach = options.attachment.make(&options);
+        format::clear(&options.state);
         Self { options, attach, turns: Turns::default() }
     }
 
@@ -144,9 +145,13 @@ impl Node {
             // A clone has the id of its origin, which may be mounted on this node.
             flags.push("nouuid".to_owned());
         }
+        // After an expansion, and for a clone that is longer than its origin.
+        let grows = !read_only && format::is_shorter(&device, file_system)?;
+        if grows && file_system == FileSystem::Ext4 {
+            self.grow_unmounted(&device)?;
+        }
         self.mount(&device, &staging, file_system, &flags)?;
-        if !read_only {
-            // A clone may be longer than its origin.
+        if grows && file_system == FileSystem::Xfs {
             self.grow(&device, &staging, file_system)?;
         }
         Ok(v1::NodeStageVolumeResponse {})
@@ -217,7 +222,18 @@ impl Node {
         self.run("mount", &arguments).map(drop)
     }
 
-    /// Makes the file system as long as its disk.
+    /// Makes ext4 as long as its disk before it is mounted, which needs no right but to the disk.
+    fn grow_unmounted(&self, device: &Path) -> Result<(), Status> {
+        let device = device.display().to_string();
+        match self.options.programs.code("fsck.ext4", &["-f", "-p", &device])? {
+            (0 | 1, _) => self.run("resize2fs", &[&device]).map(drop),
+            (_, output) => {
+                Err(Status::internal(format!("the file system of {device} needs a repair: {output}")))
+            }
+        }
+    }
+
+    /// Makes a mounted file system as long as its disk.
     fn grow(&self, device: &Path, at: &Path, file_system: FileSystem) -> Result<(), Status> {
         let (device, at) = (device.display().to_string(), at.display().to_string());
         match file_system {
@@ -397,7 +413,10 @@ impl Node {
                 asked.volume_id
             )));
         }
-        if !is_block && let Content::Has(file_system) = format::content(&device)? {
+        if !is_block
+            && let Content::Has(file_system) = format::content(&device)?
+            && format::is_shorter(&device, file_system)?
+        {
             self.grow(&device, &at, file_system)?;
         }
         Ok(v1::NodeExpandVolumeResponse { capacity_bytes: signed(bytes) })

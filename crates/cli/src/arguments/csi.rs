@@ -54,10 +54,10 @@ pub struct Csi {
     /// Read ca-cert.pem, client-cert.pem and client-key.pem from here
     #[arg(long, value_name = "DIR", conflicts_with = "controller")]
     pub tls_dir: Option<PathBuf>,
-    /// Keep notes about attached disks in this directory
+    /// Keep notes and new file systems in this directory of the node
     ///
-    /// It must be empty after a start of the machine.
-    #[arg(long, value_name = "DIR", default_value = "/run/cairn-csi", conflicts_with = "controller")]
+    /// A new file system takes space there until it is on its disk: for xfs the size of its log.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/cairn-csi", conflicts_with = "controller")]
     pub state: PathBuf,
     /// Run mount and other programs on the host of the container
     ///

@@ -190,7 +190,7 @@ pub fn snapshots(controller: &Controller) -> Vec<String> {
     listed.entries.into_iter().map(|entry| entry.snapshot.unwrap().snapshot_id).collect()
 }
 
-/// Writes a block of a disk through the socket of the server, which every rule but `off` admits.
+/// The export of a volume.
 pub fn disk_of(volume: &str) -> String {
     format!("{volume}/{LUN}")
 }

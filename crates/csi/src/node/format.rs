@@ -26,6 +26,10 @@ const LOOKED_AT: u64 = 1 << 20;
 /// Where the superblock of ext4 has its magic number, and that of XFS.
 const EXT4_MAGIC: (usize, &[u8]) = (1024 + 56, &[0x53, 0xef]);
 const XFS_MAGIC: (usize, &[u8]) = (0, b"XFSB");
+/// Bytes at the end of a disk that a file system may leave unused: a group too short to use.
+const UNUSED_MAX: u64 = 8 << 20;
+/// The beginning of the name of an image, in the folder of notes.
+const IMAGE: &str = "format-";
 /// The unit of copying.
 const CHUNK: usize = 64 << 10;
 
@@ -56,6 +60,37 @@ fn has(bytes: &[u8], (at, magic): (usize, &[u8])) -> bool {
     bytes.get(at..at + magic.len()) == Some(magic)
 }
 
+fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut number = [0; N];
+    if let Some(found) = bytes.get(at..at + N) {
+        number.copy_from_slice(found);
+    }
+    number
+}
+
+/// Whether a file system is shorter than its disk, by more than it leaves unused at the end.
+pub(super) fn is_shorter(device: &Path, file_system: FileSystem) -> Result<bool, Status> {
+    let mut first = vec![0; 4096];
+    let file = File::open(device).map_err(failed(device))?;
+    file.read_exact_at(&mut first, 0).map_err(failed(device))?;
+    let bytes = match file_system {
+        // The superblock is at 1024: blocks at 4 and 0x150, the block size at 0x18 (ext4(5)).
+        FileSystem::Ext4 => {
+            let low = u32::from_le_bytes(number(&first, 1024 + 4));
+            let has_high = u32::from_le_bytes(number(&first, 1024 + 0x60)) & 0x80 != 0;
+            let high = if has_high { u32::from_le_bytes(number(&first, 1024 + 0x150)) } else { 0 };
+            let shift = u32::from_le_bytes(number(&first, 1024 + 0x18)).min(6);
+            (u64::from(high) << 32 | u64::from(low)) << (10 + shift)
+        }
+        // The block size at 4, blocks at 8 (xfs(5)).
+        FileSystem::Xfs => {
+            let block = u32::from_be_bytes(number(&first, 4));
+            u64::from_be_bytes(number(&first, 8)).saturating_mul(block.into())
+        }
+    };
+    Ok(bytes.saturating_add(UNUSED_MAX) < bytes_of(device)?)
+}
+
 /// Looks at a disk.
 pub(super) fn content(device: &Path) -> Result<Content, Status> {
     let file = File::open(device).map_err(failed(device))?;
@@ -80,6 +115,15 @@ pub(super) fn content(device: &Path) -> Result<Content, Status> {
     Ok(if is_zero(&first) && is_zero(&last) { Content::Blank } else { Content::Other })
 }
 
+/// Removes the images that a driver left when it was killed.
+pub(super) fn clear(state: &Path) {
+    for entry in std::fs::read_dir(state).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(IMAGE) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Makes a file system on a disk that is blank, or marked.
 pub(super) fn make(
     programs: &Programs,
@@ -89,7 +133,7 @@ pub(super) fn make(
     is_first: bool,
 ) -> Result<(), Status> {
     std::fs::create_dir_all(state).map_err(failed(state))?;
-    let image = tempfile::Builder::new().prefix("format-").tempfile_in(state).map_err(failed(state))?;
+    let image = tempfile::Builder::new().prefix(IMAGE).tempfile_in(state).map_err(failed(state))?;
     image.as_file().set_len(bytes_of(device)?).map_err(failed(image.path()))?;
     let path = image.path().display().to_string();
     match file_system {

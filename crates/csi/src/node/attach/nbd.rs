@@ -33,6 +33,13 @@ struct Note {
     connected: bool,
     /// The process that connected it, as sysfs shows it; another one means another connection.
     pid: String,
+    /// The start of the machine: a device of an earlier one is not connected any more.
+    boot: String,
+}
+
+/// Names the present start of the machine.
+fn boot() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
 impl Nbd {
@@ -62,7 +69,9 @@ impl Nbd {
 
     /// The device of a note that is still connected as noted.
     fn connected(&self, volume: &str) -> Option<Note> {
-        self.note(volume).filter(|note| note.connected && self.pid(&note.device) == Some(note.pid.clone()))
+        self.note(volume).filter(|note| {
+            note.connected && note.boot == boot() && self.pid(&note.device) == Some(note.pid.clone())
+        })
     }
 
     fn free(&self) -> Result<String, Status> {
@@ -87,7 +96,10 @@ impl Attach for Nbd {
         }
         let address = given(&disk.nbd, "NBD address")?;
         let device = self.free()?;
-        self.write(volume, &Note { device: device.clone(), connected: false, pid: String::new() })?;
+        self.write(
+            volume,
+            &Note { device: device.clone(), connected: false, pid: String::new(), boot: boot() },
+        )?;
         let node = self.programs.dev.join(&device).display().to_string();
         let mut arguments: Vec<String> = match address.strip_prefix("unix:") {
             Some(socket) => vec!["-unix".to_owned(), socket.to_owned(), node.clone()],
@@ -116,7 +128,7 @@ impl Attach for Nbd {
         let pid = self.pid(&device);
         match (done, pid) {
             ((0, _), Some(pid)) => {
-                self.write(volume, &Note { device, connected: true, pid })?;
+                self.write(volume, &Note { device, connected: true, pid, boot: boot() })?;
                 Ok(PathBuf::from(node))
             }
             ((code, output), _) => Err(Status::unavailable(format!(

@@ -97,7 +97,7 @@ fn nbd_device_that_was_cut_off_or_taken_by_others_is_not_used() {
     let nbd = machine.nbd();
     // A crash after the intention; another program has the device now.
     std::fs::create_dir_all(machine.path("state/nbd")).expect("a folder");
-    let note = r#"{"device":"nbd0","connected":false,"pid":""}"#;
+    let note = r#"{"device":"nbd0","connected":false,"pid":"","boot":""}"#;
     std::fs::write(machine.path("state/nbd/csi-pvc-1.json"), note).expect("a note");
     std::fs::write(machine.path("sys/block/nbd0/pid"), "7\n").expect("a process");
     assert_eq!(nbd.find("csi-pvc-1").expect("it looks"), None);
@@ -107,6 +107,10 @@ fn nbd_device_that_was_cut_off_or_taken_by_others_is_not_used() {
     assert_eq!(nbd.find("csi-pvc-1").expect("it looks"), None);
     nbd.detach("csi-pvc-1").expect("it detaches");
     assert_eq!(std::fs::read_to_string(machine.path("sys/block/nbd1/pid")).expect("it stays"), "8\n");
+    // So it is after a start of the machine, whatever process has the number now.
+    let note = r#"{"device":"nbd0","connected":true,"pid":"7","boot":"earlier"}"#;
+    std::fs::write(machine.path("state/nbd/csi-pvc-1.json"), note).expect("a note");
+    assert_eq!(nbd.find("csi-pvc-1").expect("it looks"), None);
     // Both are in use.
     let error = nbd.attach(&disk()).expect_err("there is no device");
     assert_eq!(error.code(), tonic::Code::ResourceExhausted);

@@ -95,6 +95,10 @@ fn both_file_systems_are_made() {
         let target = disk(bytes);
         make(&Programs::default(), state.path(), target.path(), file_system, true).expect("it formats");
         assert_eq!(content(target.path()).expect("it reads"), Content::Has(file_system));
+        let is_shorter = || super::is_shorter(target.path(), file_system).expect("it reads");
+        assert!(!is_shorter());
+        target.as_file().set_len(bytes + 16 * MIB).expect("its length");
+        assert!(is_shorter());
     }
     let left = std::fs::read_dir(state.path()).expect("it lists").count();
     assert_eq!(left, 0, "no image is left");
