@@ -40,7 +40,7 @@ conformance name="all" *rounds:
     cargo build --release --package cairn-cli
     cargo run --release --package cairn-conformance -- {{name}} {{rounds}}
 
-# open-iscsi in a real Linux kernel, in a guest under qemu: `initiator` (CHAP, digests, a killed server, reservations) or `database` (PostgreSQL, killed)
+# open-iscsi in a real Linux kernel, in a guest under qemu: `initiator` (CHAP, digests, a killed server, reservations), `database` (PostgreSQL, killed) or `csi` (csi-sanity with iSCSI and NBD)
 guest *scenario:
     conformance/guest/run {{scenario}}
 
@@ -53,6 +53,10 @@ fuzz target seconds="600":
 # the same for every decoder, one after the other
 fuzz-all seconds="600":
     for target in $(cargo run --quiet --package cairn-fuzz -- list | grep -v canary); do just fuzz "$target" {{seconds}} || exit 1; done
+
+# the messages of CSI from csi.proto; --check only compares
+csi-proto *flags:
+    cargo run --quiet --manifest-path crates/proto/csi/generator/Cargo.toml -- {{flags}}
 
 # two servers, a mirror, a disaster, a failover, a proof
 demo *flags:

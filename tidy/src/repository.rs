@@ -33,11 +33,14 @@ impl File {
                 .any(|folder| matches!(folder, "tests" | "examples" | "benches"))
     }
 
-    /// Written in Rust.
+    /// Written in Rust, and not by a generator.
     pub fn is_rust(&self) -> bool {
-        self.path.ends_with(".rs")
+        self.path.ends_with(".rs") && !self.text.starts_with(GENERATED)
     }
 }
+
+/// The beginning of a file that a program makes.
+const GENERATED: &str = "// @generated";
 
 /// A checkout.
 pub struct Repository {

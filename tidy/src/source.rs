@@ -25,6 +25,7 @@ const EDGES: &[&str] = &[
     "crates/device/",
     "crates/server/",
     "crates/cli/",
+    "crates/csi/",
     "crates/frontend/",
     "bench/",
     "conformance/",

@@ -57,6 +57,10 @@ pub struct Access {
     pub block_bytes: u32,
     /// Whether writes may be answered before they are durable.
     pub write_cache: WriteCache,
+    /// The client that a program has reserved it for, in the words of that program; none if it is
+    /// not reserved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
 }
 
 /// Secrets of CHAP.
@@ -102,6 +106,11 @@ pub struct SetAccess {
     pub block_bytes: Option<u32>,
     /// Whether writes may be answered before they are durable.
     pub write_cache: Option<WriteCache>,
+    /// The client that it is reserved for, in the words of the program that reserves it; empty for
+    /// none. The server only stores and compares this text, of at most 512 printable characters.
+    pub holder: Option<String>,
+    /// Change nothing unless this is the present holder; empty for none.
+    pub if_holder: Option<String>,
 }
 
 /// Parameters negotiated with an iSCSI initiator, in bytes.

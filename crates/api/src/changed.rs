@@ -8,8 +8,8 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ChangedQuery {
-    /// The snapshot that is compared with.
-    pub since: String,
+    /// The snapshot that is compared with. Without it, the ranges are all that have blocks.
+    pub since: Option<String>,
     /// The snapshot to compare with; the present by default. Pages of the present are consistent
     /// only while there are no writes.
     pub until: Option<String>,

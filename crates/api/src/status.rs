@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    BucketMirror, Device, Drill, Export, Follower, Governor, Leftover, Mirror, Mount, Problem, Schedule,
-    Volume, VolumeRole,
+    BucketMirror, Device, Drill, Export, Follower, Governor, HostRoom, Leftover, Mirror, Mount, Problem,
+    Schedule, Volume, VolumeRole,
 };
 
 /// A state file of the server that is there and can't be read.
@@ -97,6 +97,9 @@ pub struct Status {
     /// Where NFS clients connect.
     #[serde(default)]
     pub nfs: Vec<String>,
+    /// The file system of the data directory, which new volumes without devices are on.
+    #[serde(default)]
+    pub room: Option<HostRoom>,
     /// The volumes.
     pub volumes: Vec<Volume>,
     /// The adopted devices.

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod access;
 mod bucket;
+mod csi;
 mod device;
 mod files;
 mod fleet;
@@ -26,6 +27,7 @@ mod web;
 
 pub use access::{Audit, RoleName, Tls, Token};
 pub use bucket::{AddBucket, Bucket, BucketKey};
+pub use csi::{AttachmentName, Csi, socket};
 pub use device::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
 pub use files::{CountLimit, DiffSnapshots, Dump, Mount, Quota, SetQuota, SizeLimit, TreeName, Unmount};
 pub use fleet::Fleet;
@@ -105,6 +107,8 @@ pub enum Command {
     /// Manage the server as a systemd service
     #[command(subcommand)]
     Service(Service),
+    /// Run the driver for volumes of Kubernetes (CSI)
+    Csi(Csi),
     /// Restore files from a BSD dump; works without a server
     ///
     /// The dump comes from Cairn or from Linux `dump`.

@@ -4,6 +4,7 @@ mod access;
 mod bucket;
 mod clone;
 pub mod config;
+pub mod csi;
 mod device;
 mod drill;
 mod dump;
@@ -78,6 +79,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Trace(Trace::List) => trace::list_recordings(client, output),
         Command::Plan(asked) => trace::run_live_plan(&asked, client, output),
         Command::Serve(_)
+        | Command::Csi(_)
         | Command::Service(_)
         | Command::Config(_)
         | Command::Demo(_)

@@ -42,6 +42,9 @@ fn main() -> ExitCode {
         completion::names(&words[1..]).iter().for_each(|name| output::print_line(name));
         return ExitCode::from(exit::DONE);
     }
+    if words.first().is_some_and(|word| word == cairn_csi::host::COMMAND) {
+        return cairn_csi::host::run(&words[1..]);
+    }
     let arguments = match parsed(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() && asks_for_check(std::env::args_os().skip(1)) => {
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
     let output = Output { json: global.json, quiet: global.quiet, yes: global.yes };
     let outcome = match arguments.command {
         Command::Serve(serve) => commands::serve::run(serve, global.data, output),
+        Command::Csi(asked) => place(&global).and_then(|place| commands::csi::run(asked, place, &global)),
         Command::Config(command) => commands::config::run(&command, output),
         Command::Service(service) => commands::service::run(service, global.data, output),
         Command::Demo(demo) => demo::run(&demo, output),
@@ -183,11 +187,12 @@ fn set_up_log(global: &Global) {
     log::start(filter);
 }
 
-fn connect(global: &Global) -> Result<Client, Failure> {
+/// The server that the options name.
+fn place(global: &Global) -> Result<Place, Failure> {
     let usage = |message: &str, next: &str| Failure::new(ErrorKind::Usage, message, next);
-    let place = match &global.server {
-        None => Place::Data(global.data.clone().unwrap_or_else(|| DEFAULT_DATA.into())),
-        Some(Address::Unix(path)) => Place::Unix(path.clone()),
+    match &global.server {
+        None => Ok(Place::Data(global.data.clone().unwrap_or_else(|| DEFAULT_DATA.into()))),
+        Some(Address::Unix(path)) => Ok(Place::Unix(path.clone())),
         Some(Address::Tcp(address)) => {
             let file = global.token_file.as_ref().ok_or_else(|| {
                 Failure::new(
@@ -199,11 +204,14 @@ fn connect(global: &Global) -> Result<Client, Failure> {
             let token = std::fs::read_to_string(file).map_err(|error| {
                 Failure::new(ErrorKind::Usage, format!("{}: {error}", file.display()), "check --token-file")
             })?;
-            Place::Tcp(address.clone(), token.trim().to_owned())
+            Ok(Place::Tcp(address.clone(), token.trim().to_owned()))
         }
-        Some(Address::Off) => return Err(usage("`off` is not a server", "give HOST:PORT or unix:PATH")),
-    };
-    let mut client = Client::new(place, note_line)?;
+        Some(Address::Off) => Err(usage("`off` is not a server", "give HOST:PORT or unix:PATH")),
+    }
+}
+
+fn connect(global: &Global) -> Result<Client, Failure> {
+    let mut client = Client::new(place(global)?, note_line)?;
     if let Some(root) = global.tls_root.as_ref().filter(|_| matches!(client.place(), Place::Tcp(..))) {
         let text = std::fs::read(root).map_err(|error| {
             Failure::new(ErrorKind::Usage, format!("{}: {error}", root.display()), "check --tls-root")

@@ -213,6 +213,11 @@ impl Volumes {
         problems
     }
 
+    /// The file system that new volumes without devices are on.
+    pub(crate) fn room(&self) -> Option<api::HostRoom> {
+        host_room::room_of(&self.dir)
+    }
+
     /// All volumes.
     pub(crate) fn list(&self) -> Vec<api::Volume> {
         let mut volumes: Vec<_> = self.all().iter().map(|open| open.show()).collect();

@@ -149,6 +149,7 @@ fn request(set: &SetExport) -> Result<api::SetAccess, Failure> {
             WriteCache::On => api::WriteCache::On,
             WriteCache::Off => api::WriteCache::Off,
         }),
+        ..api::SetAccess::default()
     })
 }
 

@@ -147,6 +147,7 @@ impl Server {
             nbd: self.nbd.addresses().iter().map(ToString::to_string).collect(),
             iscsi: self.iscsi.addresses().to_vec(),
             nfs: self.nfs.addresses().to_vec(),
+            room: self.volumes.room(),
             volumes: self.volumes.list(),
             devices: self.list_devices(),
             exports,

@@ -116,6 +116,9 @@ struct ExportSettings {
     /// The rule for NBD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     nbd: Option<NbdRule>,
+    /// The client that a program has reserved it for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    holder: Option<String>,
 }
 
 impl Default for ExportSettings {
@@ -132,6 +135,7 @@ impl Default for ExportSettings {
             from_source: false,
             secret_lacks: None,
             nbd: None,
+            holder: None,
         }
     }
 }
@@ -152,6 +156,7 @@ impl From<&LunAccess> for ExportSettings {
             from_source: true,
             secret_lacks: of.chap.clone(),
             nbd: None,
+            holder: None,
         }
     }
 }
@@ -350,6 +355,7 @@ impl Access {
             write_cache: entry.write_cache,
             from_source: entry.from_source,
             secret_lacks: entry.secret_lacks.is_some(),
+            holder: entry.holder,
         }
     }
 
@@ -410,8 +416,24 @@ impl Access {
             network.parse::<Network>()?;
         }
         let nbd = request.nbd.as_deref().map(NbdRule::parse).transpose()?;
+        if request.holder.as_ref().is_some_and(|holder| !is_holder(holder)) {
+            return Err(ServerError::Invalid {
+                fault: "a holder has at most 512 characters, all printable",
+                next: "give a shorter text",
+            });
+        }
         let mut exports = self.exports.lock();
         let before = exports.exports.get(export).cloned();
+        if let Some(expected) = &request.if_holder {
+            // Under the lock of the change: of two programs that reserve it, one fails.
+            let holder = before.as_ref().and_then(|entry| entry.holder.as_deref());
+            if holder.unwrap_or_default() != expected {
+                return Err(ServerError::Busy {
+                    name: export.to_owned(),
+                    by: "it is reserved for another client",
+                });
+            }
+        }
         let was = Before(before.clone());
         // An entry equal to the default is still saved if the settings of the source would apply
         // without it.
@@ -420,6 +442,9 @@ impl Access {
         let mut entry = ExportSettings { from_source: false, ..before.unwrap_or_default() };
         if let Some(nbd) = nbd {
             entry.nbd = nbd;
+        }
+        if let Some(holder) = &request.holder {
+            entry.holder = Some(holder.clone()).filter(|holder| !holder.is_empty());
         }
         if let Some(initiators) = &request.initiators {
             entry.initiators.clone_from(initiators);
@@ -600,6 +625,13 @@ impl Access {
             };
         })
     }
+}
+
+/// Longest text of a holder, in bytes.
+const HOLDER_BYTES_MAX: usize = 512;
+
+fn is_holder(text: &str) -> bool {
+    text.len() <= HOLDER_BYTES_MAX && !text.chars().any(char::is_control)
 }
 
 /// Whether an export is of a volume, and not of an adopted device that has the same name.

@@ -27,8 +27,9 @@ const PAGE_RANGES_MAX: usize = 100_000;
 /// Runs of blocks, in order: the first and how many.
 type Runs = Arc<Vec<(Lba, u64)>>;
 
-/// An answer: its first snapshot, its last generation, and the changes.
-type Answer = (SnapshotId, Generation, Runs);
+/// An answer: its first snapshot, its last generation, and the changes. Without a snapshot the
+/// changes are all blocks.
+type Answer = (Option<SnapshotId>, Generation, Runs);
 
 /// The last answer over HTTP: a client asks for one page after the other. Its volume, its LUN, its
 /// last snapshot, and the changes.
@@ -59,9 +60,10 @@ impl Changed {
         Self { open, file, image: Some(image), last: Mutex::new(None) }
     }
 
-    fn runs(&self, snapshot: &str) -> Result<Runs, VolumeError> {
+    fn runs(&self, snapshot: Option<&str>) -> Result<Runs, VolumeError> {
         let volume = &self.open.volume;
-        let base = volume.snapshot_named(snapshot).ok_or(VolumeError::NoSuchSnapshot(SnapshotId(0)))?;
+        let named = |name| volume.snapshot_named(name).ok_or(VolumeError::NoSuchSnapshot(SnapshotId(0)));
+        let base = snapshot.map(named).transpose()?.map(|base| base.id);
         if self.image.is_none() && volume.status().dirty > 0 {
             volume.consistency_point()?;
         }
@@ -72,23 +74,31 @@ impl Changed {
         };
         let generation = now.root().generation;
         if let Some((id, at, runs)) = &*last
-            && (*id, *at) == (base.id, generation)
+            && (*id, *at) == (base, generation)
         {
             return Ok(runs.clone());
         }
-        let base_image = volume.image(Some(base.id))?;
-        let runs = match base_image.inode(self.file) {
+        let runs = match base {
+            None => now.allocated(self.file)?,
+            Some(base) => self.compared(&now, &volume.image(Some(base))?)?,
+        };
+        let runs = Arc::new(runs);
+        *last = Some((base, generation, runs.clone()));
+        Ok(runs)
+    }
+}
+
+impl Changed {
+    fn compared(&self, now: &Image, base: &Image) -> Result<Vec<(Lba, u64)>, VolumeError> {
+        match base.inode(self.file) {
             // The earlier LUN of this name was another one: all of this one is new, its holes as
             // well.
             Err(VolumeError::NoSuchFile(_)) => {
                 let bytes = now.inode(self.file)?.length_bytes;
-                vec![(Lba(0), bytes.div_ceil(BLOCK_SIZE as u64))]
+                Ok(vec![(Lba(0), bytes.div_ceil(BLOCK_SIZE as u64))])
             }
-            _ => now.changed_since(&base_image, self.file)?,
-        };
-        let runs = Arc::new(runs);
-        *last = Some((base.id, generation, runs.clone()));
-        Ok(runs)
+            _ => now.changed_since(base, self.file),
+        }
     }
 }
 
@@ -100,7 +110,7 @@ impl ChangedBlocks for Changed {
         length: u64,
         limit: usize,
     ) -> Result<Vec<(u64, bool)>, DeviceError> {
-        let runs = self.runs(snapshot).map_err(|error| error.to_device(offset, length))?;
+        let runs = self.runs(Some(snapshot)).map_err(|error| error.to_device(offset, length))?;
         Ok(stretches(&runs, offset, length, limit))
     }
 }

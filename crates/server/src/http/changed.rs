@@ -15,7 +15,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
 }
 
 /// The ranges of a LUN that changed since a snapshot, up to another one or now: the same as
-/// `qemu:dirty-bitmap:SNAPSHOT` over NBD.
+/// `qemu:dirty-bitmap:SNAPSHOT` over NBD. Without a first snapshot, all ranges that have blocks.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/luns/{lun}/changed", tag = "volumes",
     params(("volume" = String, Path,), ("lun" = String, Path,), api::ChangedQuery),
     responses((status = 200, body = api::ChangedRanges), (status = "default", body = ErrorBody)))]

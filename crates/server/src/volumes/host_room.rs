@@ -68,6 +68,18 @@ pub(super) fn room_under(files: &[PathBuf]) -> Option<api::HostRoom> {
     rooms.min_by_key(|room| i128::from(room.free_bytes) - i128::from(room.unwritten_bytes))
 }
 
+/// The file system of a folder.
+pub(super) fn room_of(folder: &Path) -> Option<api::HostRoom> {
+    let device = fs::metadata(folder).ok()?.dev();
+    let system = rustix::fs::statvfs(folder).ok()?;
+    Some(api::HostRoom {
+        path: top_of(&folder.join("volume"), device).display().to_string(),
+        size_bytes: system.f_blocks.saturating_mul(system.f_frsize),
+        free_bytes: system.f_bavail.saturating_mul(system.f_frsize),
+        unwritten_bytes: 0,
+    })
+}
+
 /// The topmost folder above a file on its file system: the mount point.
 pub(super) fn top_of(path: &Path, device: u64) -> &Path {
     let is_on_it = |folder: &&Path| fs::metadata(folder).is_ok_and(|found| found.dev() == device);

@@ -481,10 +481,20 @@ impl Image {
             Err(VolumeError::NoSuchFile(_)) => cairn_format::TreeRef::empty(new.length),
             Err(error) => return Err(error),
         };
-        let old = base.volume.tree(&base.committed, file, old);
-        let new = self.volume.tree(&self.committed, file, new);
+        self.runs_between(&base.volume.tree(&base.committed, file, old), file)
+    }
+
+    /// Runs of blocks (first, count), in order, that a file has.
+    pub fn allocated(&self, file: FileId) -> Result<Vec<(Lba, u64)>, VolumeError> {
+        let length = self.inode(file)?.tree.length;
+        let none = self.volume.tree(&self.committed, file, cairn_format::TreeRef::empty(length));
+        self.runs_between(&none, file)
+    }
+
+    fn runs_between(&self, old: &Tree<'_>, file: FileId) -> Result<Vec<(Lba, u64)>, VolumeError> {
+        let new = self.volume.tree(&self.committed, file, self.inode(file)?.tree);
         let mut runs: Vec<(Lba, u64)> = Vec::new();
-        difference(&old, &new, &mut |at, level, _, _| {
+        difference(old, &new, &mut |at, level, _, _| {
             match runs.last_mut() {
                 _ if level > 0 => {}
                 Some((first, count)) if first.0 + *count == at => *count += 1,

@@ -35,6 +35,7 @@ fn status(problems: &[&str]) -> api::Status {
         nbd: Vec::new(),
         iscsi: Vec::new(),
         nfs: Vec::new(),
+        room: None,
         volumes: Vec::new(),
         devices: vec![api::Device {
             name: "disk".to_owned(),

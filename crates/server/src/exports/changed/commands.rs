@@ -8,7 +8,8 @@ use crate::error::ServerError;
 use crate::exports::changed::{Changed, PAGE_RANGES, PAGE_RANGES_MAX, page};
 
 impl Server {
-    /// The ranges of a LUN that changed between a snapshot and another one, or now; a page of them.
+    /// The ranges of a LUN that changed between a snapshot and another one, or now; or, without the
+    /// first one, all that have blocks. A page of them.
     pub(crate) fn changed_ranges(
         &self,
         volume: &str,
@@ -27,7 +28,7 @@ impl Server {
         let name = format!("{volume}/{lun}");
         let of_lun = ServerError::files(&name);
         let named = |name: &str| open.volume.snapshot_named(name).ok_or_else(|| open.no_snapshot(name));
-        named(&query.since)?;
+        query.since.as_deref().map(named).transpose()?;
         let until = query.until.as_deref().map(named).transpose()?;
         let image = until.as_ref().map(|until| open.volume.image(Some(until.id))).transpose();
         let image = image.map_err(&failed)?;
@@ -47,7 +48,7 @@ impl Server {
         {
             *changed.last.lock() = Some(answer.clone());
         }
-        let runs = changed.runs(&query.since).map_err(&failed)?;
+        let runs = changed.runs(query.since.as_deref()).map_err(&failed)?;
         *self.changed.0.lock() = changed.last.into_inner().map(|answer| (id, file, until, answer));
         Ok(page(&runs, bytes, query.offset.unwrap_or(0), limit))
     }
