@@ -21,6 +21,7 @@ mod link_rows;
 mod machine;
 mod mirror_rows;
 mod names_rows;
+mod nfs_rows;
 mod patch;
 mod peers;
 mod physical_rows;
@@ -152,6 +153,7 @@ const TABLES: &[Table] = &[
     ),
     ("files", "many small files and a large one through FUSE; BSD dump and restore", files_rows::files),
     ("names", "a million names in one directory, in the engine and through FUSE", names_rows::names),
+    ("nfs", "files over NFS next to nfs-ganesha, through libnfs", nfs_rows::nfs),
     ("postmark", "PostMark and dbench on a mount, next to fuse2fs, ext4 and btrfs", postmark_rows::postmark),
     ("failover", "from the command to the first read", image_rows::failover),
     ("open", "opening after kill -9", mirror_rows::open_after_kill),

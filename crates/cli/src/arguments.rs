@@ -21,6 +21,7 @@ mod mirror;
 mod notify;
 mod restore;
 mod service;
+mod smb;
 mod state;
 mod trace;
 mod web;
@@ -44,6 +45,7 @@ pub use mirror::{
 pub use notify::{AddNotify, Notify, NotifyKind, NotifySettings, NotifySeverity, NotifyTls, SetNotify};
 pub use restore::Restore;
 pub use service::{ConfigFile, InstallService, Serve, Service};
+pub use smb::{Smb, SmbConfig};
 pub use state::StateFile;
 pub use trace::{
     AnalyseTrace, GenerateTrace, ImportTrace, PlacementName, PlanTrace, RecordTrace, ReplayTrace, Trace,
@@ -157,6 +159,9 @@ pub enum Command {
     /// Unmount files of a volume
     #[command(visible_alias = "umount")]
     Unmount(Unmount),
+    /// Serve mounted files to Windows and macOS through Samba
+    #[command(subcommand)]
+    Smb(Smb),
     /// Limit the space and the files of directory trees
     #[command(subcommand)]
     Quota(Quota),

@@ -25,6 +25,7 @@ mod schedule;
 mod scrub;
 pub mod serve;
 pub mod service;
+mod smb;
 mod snapshot;
 pub mod state;
 mod status;
@@ -64,6 +65,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Peer(command) => peer::run(command, client, output),
         Command::Mirror(command) => mirror::run(command, client, output),
         Command::Mount(asked) => mount::run(asked, client, output),
+        Command::Smb(command) => smb::run(command, client, output),
         Command::Unmount(asked) => mount::unmount(&asked, client, output),
         Command::Quota(command) => quota::run(command, client, output),
         Command::Dump(asked) => dump::run(&asked, client, output),

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+use cairn_proto_nfs::nlm::LockStatus;
 use cairn_proto_nfs::*;
-use client::{Client, at, mode, user};
+use client::{Client, at, lock_of, mode, user};
 use running::{PATIENCE, Running, can_mount, path};
 
 fn start(dir: &Path, name: &str) -> Running {
@@ -219,6 +220,52 @@ fn mirror_takes_over_with_the_handles_of_the_source() {
     // Not even when its number was given to another file.
     assert_eq!(other.stat(&lost), Err(Status::Stale));
     assert_eq!(other.mount("/vol0"), Ok(root));
+}
+
+#[test]
+fn instant_of_a_history_is_exported() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start_with(dir.path(), "d", &["--mirror", "off", "--nfs", "127.0.0.1:0"]);
+    let store = path(dir.path(), "vol0.history");
+    let history = ["--history", &store, "--placement", "split-down-stream", "--granularity", "every-write"];
+    server.good(&[&["volume", "create", "vol0", "--size", "64M"], &history[..]].concat());
+    let (mut client, root) = export(&server, "vol0");
+    let file = client.create(&root, b"file").unwrap();
+    client.write(&file, 0, b"before").unwrap();
+    server.good(&["history", "mark", "vol0", "good"]);
+    client.write(&file, 0, b"after!").unwrap();
+    server.good(&["history", "view", "vol0", "--mark", "good", "--as", "then"]);
+    server.good(&["export", "set", "vol0@then", "--nfs"]);
+    let then = client.mount("/vol0@then").unwrap();
+    let old = client.lookup(&then, b"file").unwrap().file;
+    assert_eq!(client.read_all(&old).unwrap(), b"before");
+    assert_eq!(client.write(&old, 0, b"x").unwrap_err(), Status::ReadOnly);
+    assert_eq!(client.read_all(&file).unwrap(), b"after!");
+    server.bad(11, "busy", &["history", "view", "vol0", "--delete", "then"]);
+    server.kill();
+    server.restart();
+    let mut client = connect(&server);
+    assert_eq!(client.read_all(&old).unwrap(), b"before");
+    assert_eq!(client.read_all(&file).unwrap(), b"after!");
+    server.good(&["export", "set", "vol0@then", "--no-nfs"]);
+    server.good(&["history", "view", "vol0", "--delete", "then"]);
+    assert_eq!(client.read_all(&old).unwrap_err(), Status::Stale);
+}
+
+#[test]
+fn locks_survive_a_kill_as_far_as_their_clients_claim_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = start(dir.path(), "d");
+    let (mut client, root) = export(&server, "vol0");
+    let file = client.create(&root, b"file").unwrap();
+    assert_eq!(client.lock(lock_of(&file, 1, 0, 10), false), LockStatus::Granted);
+    assert_eq!(client.lock(lock_of(&file, 2, 5, 1), false), LockStatus::Denied);
+    server.kill();
+    server.restart();
+    let mut client = connect(&server);
+    assert_eq!(client.lock(lock_of(&file, 2, 5, 1), false), LockStatus::Grace);
+    assert_eq!(client.lock_as(lock_of(&file, 1, 0, 10), false, true, true), LockStatus::Granted);
+    assert_eq!(client.unlock(lock_of(&file, 1, 0, 0)), LockStatus::Granted);
 }
 
 /// True when libnfs has its tools; without them a test is skipped, and fails in CI.

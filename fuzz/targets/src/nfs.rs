@@ -1,5 +1,8 @@
 //! Bytes of an NFS client, from the record mark to the arguments; and replies, which tests read.
 
+use cairn_proto_nfs::nlm::*;
+use cairn_proto_nfs::nsm::{NSM_PROGRAM, NsmCall, Restarted};
+use cairn_proto_nfs::portmap;
 use cairn_proto_nfs::record::{Front, begin, finish, front};
 use cairn_proto_nfs::rpc::{self, Credential, Incoming, RpcCall};
 use cairn_proto_nfs::*;
@@ -29,6 +32,16 @@ fn call(record: &[u8]) {
         // Only the padding may differ.
         assert_eq!(again.len(), head.arguments.len());
         assert_eq!(Call::parse(head.procedure, &again), Some(Ok(call)));
+    }
+    if let Some(Ok(call)) = NlmCall::parse(head.procedure, head.arguments) {
+        let mut again = Vec::new();
+        call.write(&mut again);
+        assert_eq!(NlmCall::parse(head.procedure, &again), Some(Ok(call)));
+    }
+    if let Some(Ok(call)) = NsmCall::parse(head.procedure, head.arguments) {
+        let mut again = Vec::new();
+        call.write(&mut again);
+        assert_eq!(NsmCall::parse(head.procedure, &again), Some(Ok(call)));
     }
     if let Some(Ok(call)) = MountCall::parse(head.procedure, head.arguments) {
         let mut again = Vec::new();
@@ -76,6 +89,24 @@ pub(crate) fn call_seeds() -> Vec<Vec<u8>> {
     let mut path = Vec::new();
     MountCall::Mount(b"/vol0/home").write(&mut path);
     seeds.push(message(rpc::MOUNT_PROGRAM, 1, &path));
+    let (cookie, caller) = (Bytes(b"cook"), Bytes(b"client"));
+    let lock =
+        LockOf { caller, file: Bytes(file.as_bytes()), owner: cookie, process: 7, offset: 4096, length: 1 };
+    let lock = LockArguments { cookie, block: true, exclusive: true, lock, reclaim: false, state: 3 };
+    let locks = [
+        NlmCall::Ask(Ask::Lock(lock)),
+        NlmCall::Message(Ask::Lock(lock)),
+        NlmCall::FreeAll(FreeAll { caller, state: 3 }),
+    ];
+    for call in locks {
+        let mut arguments = Vec::new();
+        call.write(&mut arguments);
+        seeds.push(message(NLM_PROGRAM, call.procedure(), &arguments));
+    }
+    let mut arguments = Vec::new();
+    let notify = NsmCall::Notify(Restarted { name: caller, state: 3 });
+    notify.write(&mut arguments);
+    seeds.push(message(NSM_PROGRAM, notify.procedure(), &arguments));
     seeds
 }
 
@@ -93,7 +124,15 @@ pub(crate) fn replies(data: &[u8]) {
         reply.write(&mut again);
         assert_eq!(MountReply::parse(procedure, &again), Ok(reply));
     }
+    if let Ok(reply) = NlmReply::parse(procedure, results) {
+        let mut again = Vec::new();
+        reply.write(&mut again);
+        assert_eq!(NlmReply::parse(procedure, &again), Ok(reply));
+    }
     drop(rpc::parse_reply(results));
+    let _ = portmap::parse_number(results);
+    let _ = portmap::parse_address(results);
+    drop(portmap::parse_call(procedure / 16, procedure % 16, results));
 }
 
 pub(crate) fn reply_seeds() -> Vec<Vec<u8>> {

@@ -25,6 +25,31 @@ enum Data<'a> {
     Blocks(std::vec::IntoIter<BlockMut>),
 }
 
+/// The blocks of a read, and the bytes of them that it is for.
+struct Blocks {
+    first: u64,
+    count: u64,
+    from: usize,
+    bytes: usize,
+}
+
+impl Blocks {
+    /// `None` for a read that gives no bytes.
+    fn of(inode: &Inode, offset: u64, length: usize) -> Option<Self> {
+        let end = inode.length_bytes.min(offset.saturating_add(length as u64));
+        if offset >= end {
+            return None;
+        }
+        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+        let (from, bytes) = ((offset - first * BLOCK) as usize, (end - offset) as usize);
+        Some(Self { first, count: last - first, from, bytes })
+    }
+
+    fn cut(&self, read: &Segments) -> Segments {
+        read.slice(self.from, self.bytes)
+    }
+}
+
 impl Tree {
     /// Up to `length` bytes at `offset`, fewer at the end. Brings the access time up to date as
     /// `relatime` does.
@@ -50,6 +75,82 @@ impl Tree {
         Ok(data)
     }
 
+    /// [`Tree::read_shared`] of bytes that are in memory; `None` if some are not, or if that is
+    /// not known without a wait.
+    ///
+    /// # Errors
+    /// Those of [`Tree::read`].
+    pub fn read_ready(
+        &self,
+        file: FileId,
+        offset: u64,
+        length: usize,
+    ) -> Result<Option<Segments>, TreeError> {
+        let (data, inode) = {
+            // A change of the file that waits for the disk, or for reads that do, holds this.
+            let shard = self.shards.get(self.shard(file)).map(|shard| shard.try_read());
+            if let Some(None) = shard {
+                return Ok(None);
+            }
+            let inode = as_file(self.source.inode(file)?)?;
+            let Some(blocks) = Blocks::of(&inode, offset, length) else {
+                return Ok(Some(Segments::default()));
+            };
+            let Some(read) = self.source.read_ready(file, blocks.first, blocks.count) else {
+                return Ok(None);
+            };
+            (blocks.cut(&read?), inode)
+        };
+        self.note_access(&inode);
+        Ok(Some(data))
+    }
+
+    /// Several reads of one file, each as offset and length. Their blocks are requested from the
+    /// device together. Each has an outcome as [`Tree::read_shared`] gives it.
+    ///
+    /// Changes of the file do not wait for the device meanwhile. If there was one, the reads are
+    /// done again.
+    ///
+    /// # Errors
+    /// Those of [`Tree::read`] that concern all of them.
+    pub fn read_several(
+        &self,
+        file: FileId,
+        wanted: &[(u64, usize)],
+    ) -> Result<Vec<Result<Segments, TreeError>>, TreeError> {
+        let before = as_file(self.source.inode(file)?)?;
+        let mut data = self.read_places(&before, wanted);
+        let inode = {
+            let _file = self.shards.get(self.shard(file)).map(|shard| shard.read());
+            let inode = as_file(self.source.inode(file)?)?;
+            let state = |inode: &Inode| (inode.length_bytes, inode.attributes.changed_ns);
+            // Bytes that were cut off between the two looks would be zeroes. Most blocks are in
+            // memory now.
+            if state(&inode) != state(&before) {
+                data = self.read_places(&inode, wanted);
+            }
+            inode
+        };
+        self.note_access(&inode);
+        Ok(data)
+    }
+
+    fn read_places(&self, inode: &Inode, wanted: &[(u64, usize)]) -> Vec<Result<Segments, TreeError>> {
+        if let [(offset, length)] = *wanted {
+            return vec![self.read_data(inode, offset, length)];
+        }
+        let blocks: Vec<Option<Blocks>> =
+            wanted.iter().map(|(offset, length)| Blocks::of(inode, *offset, *length)).collect();
+        let places: Vec<(u64, u64)> =
+            blocks.iter().flatten().map(|blocks| (blocks.first, blocks.count)).collect();
+        let mut read = self.source.read_several(inode.id, &places).into_iter();
+        let cut = |blocks: Option<Blocks>| match blocks {
+            None => Ok(Segments::default()),
+            Some(blocks) => Ok(blocks.cut(&read.next().ok_or(TreeError::Stale)??)),
+        };
+        blocks.into_iter().map(cut).collect()
+    }
+
     /// The target of a symbolic link.
     ///
     /// # Errors
@@ -63,13 +164,8 @@ impl Tree {
     }
 
     fn read_data(&self, inode: &Inode, offset: u64, length: usize) -> Result<Segments, TreeError> {
-        let end = inode.length_bytes.min(offset.saturating_add(length as u64));
-        if offset >= end {
-            return Ok(Segments::default());
-        }
-        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
-        let read = self.read_blocks(inode, first, last - first)?;
-        Ok(read.slice((offset - first * BLOCK) as usize, (end - offset) as usize))
+        let Some(blocks) = Blocks::of(inode, offset, length) else { return Ok(Segments::default()) };
+        Ok(blocks.cut(&self.read_blocks(inode, blocks.first, blocks.count)?))
     }
 
     /// A read that can't note its time has read all the same, and waits for no room to note it.

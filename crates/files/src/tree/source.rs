@@ -79,6 +79,25 @@ impl Source {
         Some(read.outcome?.map_err(TreeError::from))
     }
 
+    /// [`Source::read`] of several places of a file together.
+    pub(crate) fn read_several(
+        &self,
+        file: FileId,
+        places: &[(u64, u64)],
+    ) -> Vec<Result<Segments, TreeError>> {
+        let of = |(lba, count): &(u64, u64)| BlockRead {
+            passing: *count >= LONG_READ_BLOCKS,
+            ..BlockRead::new(Lba(*lba), *count)
+        };
+        let mut reads: Vec<BlockRead> = places.iter().map(of).collect();
+        match self {
+            Source::Live(volume) => volume.read(file, &mut reads, true),
+            Source::Frozen(image) => image.read(file, &mut reads, true),
+        }
+        let outcome = |read: BlockRead| Ok(read.outcome.unwrap_or(Err(VolumeError::Closed))?);
+        reads.into_iter().map(outcome).collect()
+    }
+
     /// Stretches of a file that are allocated or not; they may end before `count`.
     pub(crate) fn extents(
         &self,

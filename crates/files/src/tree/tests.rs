@@ -19,6 +19,7 @@ mod directories;
 mod findings;
 mod forged;
 mod quotas;
+mod reads;
 mod rollback;
 mod rules;
 

@@ -9,9 +9,11 @@ use zerocopy::IntoBytes;
 
 use crate::abi::*;
 use crate::attributes::{DT_DIR, attr_out, entry, entry_type, statx_out};
+use crate::node::{Node, TIMES};
 use crate::operations::Answer;
 use crate::received::WRITE_MAX;
 use crate::shown::{Shown, Slot};
+use crate::times::by_time;
 
 /// Most entries that are read from a tree at once.
 const ENTRIES_MAX: usize = 512;
@@ -56,7 +58,7 @@ pub(crate) fn read(shown: &Shown, node: u64, arguments: &fuse_read_in, plus: boo
     let mut listing = Listing { bytes: Vec::with_capacity(room.min(1 << 16)), room, plus };
     match shown.find(node)? {
         (at, Some(slot)) => read_tree(shown, &slot, (node, at.file), arguments.offset, &mut listing)?,
-        (at, None) => read_snapshots(shown, at.file, node, arguments.offset, &mut listing)?,
+        (at, None) => read_snapshots(shown, at, node, arguments.offset, &mut listing)?,
     }
     Ok(listing.bytes)
 }
@@ -105,7 +107,7 @@ fn read_tree(
 
 fn read_snapshots(
     shown: &Shown,
-    directory: FileId,
+    Node { slot, file: directory }: Node,
     own: u64,
     after: u64,
     listing: &mut Listing,
@@ -117,9 +119,11 @@ fn read_snapshots(
         }
         listing.put(fuse_entry_out::default(), own, cookie, DT_DIR, name);
     }
-    for snapshot in shown.snapshots() {
+    let is_by_time = slot == TIMES;
+    for (time, snapshot) in by_time(shown.snapshots()) {
         let cookie = snapshot.id.0 + COOKIE_BASE;
-        let name = snapshot.name.as_bytes();
+        let time = is_by_time.then_some(time.as_str());
+        let name = time.unwrap_or(&snapshot.name).as_bytes();
         if cookie <= after {
             continue;
         }
@@ -127,7 +131,7 @@ fn read_snapshots(
             return Ok(());
         }
         // One that has no such directory, or no files at all, is not listed.
-        let Ok(slot) = shown.snapshot(&snapshot) else { continue };
+        let Ok(slot) = shown.snapshot(&snapshot, time) else { continue };
         let Ok(file) = in_snapshot(shown, &slot, directory) else { continue };
         let Ok(stat) = slot.tree.stat(file) else { continue };
         let Ok(number) = shown.number(&slot, file) else { continue };

@@ -38,6 +38,7 @@ mod session;
 mod shown;
 #[cfg(test)]
 mod tests;
+mod times;
 mod users;
 
 pub use conversation::Unmounted;

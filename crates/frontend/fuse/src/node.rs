@@ -13,6 +13,8 @@ const FILE_BITS: u32 = 40;
 const FILE_MASK: u64 = (1 << FILE_BITS) - 1;
 /// The slot of the directories `.snapshot`; the file is the directory in which one is looked for.
 pub(crate) const SNAPSHOTS: u32 = (1 << (64 - FILE_BITS)) - 1;
+/// The slot of the directories with the snapshots by their times.
+pub(crate) const TIMES: u32 = SNAPSHOTS - 1;
 /// The slot of the mounted tree, unless that changes with each image.
 pub(crate) const BASE: u32 = 0;
 

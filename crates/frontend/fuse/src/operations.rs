@@ -21,12 +21,13 @@ use crate::abi::*;
 use crate::attributes::{S_ISGID, S_ISUID, attr_out, no_entry, ns_of, statx_out};
 use crate::caller::Caller;
 use crate::directory;
-use crate::node::{BASE, Node};
+use crate::node::{BASE, Node, SNAPSHOTS, TIMES};
 use crate::received::BlockWrite;
 use crate::received::WRITE_MAX;
 use crate::request::{Operation, Request};
 use crate::room::Forgetting;
 use crate::shown::{Shown, Slot};
+use crate::times::{TIMES_NAME, by_time};
 
 /// The name below which every directory shows its snapshots. It is in no listing.
 pub(crate) const SNAPSHOTS_NAME: &[u8] = b".snapshot";
@@ -239,7 +240,7 @@ impl FileSystem {
             _ => {}
         }
         let (node_of, slot) = self.shown.find(node)?;
-        let Some(slot) = slot else { return self.lookup_snapshot(node_of.file, name) };
+        let Some(slot) = slot else { return self.lookup_snapshot(node_of, name) };
         if name == SNAPSHOTS_NAME
             && let Some(number) = self.shown.snapshots_in(&slot, node_of.file)
         {
@@ -272,6 +273,10 @@ impl FileSystem {
     fn lookup_parent(&self, node: u64) -> Answer {
         let (root, top) = self.shown.file(FUSE_ROOT_ID)?;
         let (slot, parent) = match self.shown.find(node)? {
+            (at, None) if at.slot == TIMES => {
+                let number = Node { slot: SNAPSHOTS, file: at.file }.number()?;
+                return Ok(bytes(directory::snapshots_entry(number, &self.shown.snapshots())));
+            }
             (at, None) => (root, at.file),
             (at, Some(slot)) if at.file == slot.tree.root() && !Arc::ptr_eq(&slot, &root) => {
                 let number = self.shown.snapshots_in(&root, top).ok_or(errno::ESTALE)??;
@@ -287,10 +292,22 @@ impl FileSystem {
     }
 
     /// A directory as it is in a snapshot: numbers of files are the same in all images.
-    fn lookup_snapshot(&self, directory: FileId, name: &[u8]) -> Answer {
-        let snapshots = self.shown.snapshots();
-        let found = snapshots.iter().find(|snapshot| snapshot.name.as_bytes() == name);
-        let slot = self.shown.snapshot(found.ok_or(errno::ENOENT)?)?;
+    fn lookup_snapshot(&self, at: Node, name: &[u8]) -> Answer {
+        let (directory, is_by_time) = (at.file, at.slot == TIMES);
+        if name == TIMES_NAME && !is_by_time {
+            let number = Node { slot: TIMES, file: directory }.number()?;
+            return Ok(bytes(directory::snapshots_entry(number, &self.shown.snapshots())));
+        }
+        let slot = if is_by_time {
+            let snapshots = by_time(self.shown.snapshots());
+            let found = snapshots.iter().find(|(time, _)| time.as_bytes() == name);
+            let (time, snapshot) = found.ok_or(errno::ENOENT)?;
+            self.shown.snapshot(snapshot, Some(time))?
+        } else {
+            let snapshots = self.shown.snapshots();
+            let found = snapshots.iter().find(|snapshot| snapshot.name.as_bytes() == name);
+            self.shown.snapshot(found.ok_or(errno::ENOENT)?, None)?
+        };
         let file = directory::in_snapshot(&self.shown, &slot, directory)?;
         let stat = slot.tree.stat(file).map_err(errno)?;
         directory::snapshot_entry(&self.shown, &slot, directory, &stat).map(bytes)

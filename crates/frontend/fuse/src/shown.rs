@@ -14,7 +14,8 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::abi::{FUSE_ROOT_ID, errno, fuse_entry_out};
 use crate::attributes::entry;
-use crate::node::{BASE, Node, SNAPSHOTS};
+use crate::node::{BASE, Node, SNAPSHOTS, TIMES};
+use crate::times::by_time;
 
 /// The kind of mounted tree.
 #[derive(Clone)]
@@ -52,7 +53,9 @@ pub(crate) struct Slot {
 #[derive(Default)]
 struct Slots {
     by_number: HashMap<u32, Arc<Slot>>,
-    by_snapshot: HashMap<SnapshotId, u32>,
+    /// Of a snapshot, also one for its name by its time: a directory that the kernel knew in two
+    /// places would move from one to the other with each lookup.
+    by_snapshot: HashMap<(SnapshotId, bool), u32>,
     /// The last number that was given.
     given: u32,
 }
@@ -61,7 +64,7 @@ impl Slots {
     /// A number that no image has, after the one that was given last: so that one which the kernel
     /// has just forgotten is not another image's at once.
     fn free_number(&self) -> Option<u32> {
-        let others = (self.given + 1..SNAPSHOTS).chain(BASE + 1..=self.given);
+        let others = (self.given + 1..TIMES).chain(BASE + 1..=self.given);
         others.into_iter().find(|number| !self.by_number.contains_key(number))
     }
 }
@@ -128,7 +131,7 @@ impl Shown {
             let slot = self.slot(self.root.load(Ordering::Acquire))?;
             return Ok((Node { slot: slot.number, file: slot.tree.root() }, Some(slot)));
         };
-        if node.slot == SNAPSHOTS {
+        if matches!(node.slot, SNAPSHOTS | TIMES) {
             return Ok((node, None));
         }
         let slot = self.slot(node.slot)?;
@@ -209,8 +212,8 @@ impl Shown {
     /// The numbers of the directories `.snapshot` in which the kernel knows snapshots.
     pub(crate) fn looked_into(&self) -> Vec<u64> {
         let directories = self.looked_into.lock();
-        let number = |file: &FileId| Node { slot: SNAPSHOTS, file: *file }.number().ok();
-        directories.iter().filter_map(number).collect()
+        let numbers = |file: &FileId| [SNAPSHOTS, TIMES].map(|slot| Node { slot, file: *file }.number().ok());
+        directories.iter().flat_map(numbers).flatten().collect()
     }
 
     /// The names of looked-up snapshots that are gone: they were deleted or renamed.
@@ -219,7 +222,8 @@ impl Shown {
         if seen.is_empty() {
             return Vec::new();
         }
-        let now: HashSet<_> = self.snapshots().into_iter().map(|one| (one.id, one.name)).collect();
+        let by_time = by_time(self.snapshots()).into_iter();
+        let now: HashSet<_> = by_time.flat_map(|(time, one)| [(one.id, one.name), (one.id, time)]).collect();
         seen.extract_if(|one| !now.contains(one)).map(|(_, name)| name).collect()
     }
 
@@ -229,7 +233,7 @@ impl Shown {
         for (number, lookups) in numbers {
             let Some(node) = Node::of_number(number) else { continue };
             match node.slot {
-                SNAPSHOTS => {}
+                SNAPSHOTS | TIMES => {}
                 BASE => live.push((node.file, lookups)),
                 slot => {
                     let Ok(slot) = self.slot(slot) else { continue };
@@ -264,11 +268,15 @@ impl Shown {
         by_snapshot.retain(|_, number| by_number.contains_key(number));
     }
 
-    fn take_slot(&self, tree: Arc<Tree>, snapshot: Option<SnapshotId>) -> Result<Arc<Slot>, i32> {
+    fn take_slot(&self, tree: Arc<Tree>, snapshot: Option<(SnapshotId, bool)>) -> Result<Arc<Slot>, i32> {
         Self::slot_in(&mut self.slots.write(), tree, snapshot)
     }
 
-    fn slot_in(slots: &mut Slots, tree: Arc<Tree>, snapshot: Option<SnapshotId>) -> Result<Arc<Slot>, i32> {
+    fn slot_in(
+        slots: &mut Slots,
+        tree: Arc<Tree>,
+        snapshot: Option<(SnapshotId, bool)>,
+    ) -> Result<Arc<Slot>, i32> {
         let known = snapshot.and_then(|id| slots.by_snapshot.get(&id));
         if let Some(slot) = known.and_then(|number| slots.by_number.get(number)) {
             return Ok(slot.clone());
@@ -276,7 +284,7 @@ impl Shown {
         let number = slots.free_number().ok_or(errno::EOVERFLOW)?;
         slots.given = number;
         let image = tree.image().map(|image| image.root().generation.0);
-        let generation = snapshot.map(|id| id.0).or(image).unwrap_or(0) as u32;
+        let generation = snapshot.map(|(id, _)| id.0).or(image).unwrap_or(0) as u32;
         let slot = Arc::new(Slot { number, generation, tree, lookups: AtomicI64::new(0) });
         slots.by_number.insert(number, slot.clone());
         if let Some(id) = snapshot {
@@ -298,20 +306,21 @@ impl Shown {
         self.volume().map(|volume| volume.snapshots()).unwrap_or_default()
     }
 
-    /// The tree of a snapshot, for a lookup.
-    pub(crate) fn snapshot(&self, snapshot: &Snapshot) -> Result<Arc<Slot>, i32> {
+    /// The tree of a snapshot, for a lookup by its name or, in that case `time`, by its time.
+    pub(crate) fn snapshot(&self, snapshot: &Snapshot, time: Option<&str>) -> Result<Arc<Slot>, i32> {
         let id = snapshot.id;
-        self.seen.lock().insert((id, snapshot.name.clone()));
+        let key = (id, time.is_some());
+        self.seen.lock().insert((id, time.unwrap_or(&snapshot.name).to_owned()));
         {
             let slots = self.slots.read();
-            if let Some(slot) = slots.by_snapshot.get(&id).and_then(|number| slots.by_number.get(number)) {
+            if let Some(slot) = slots.by_snapshot.get(&key).and_then(|number| slots.by_number.get(number)) {
                 return Ok(slot.clone());
             }
         }
         let volume = self.volume().ok_or(errno::ENOENT)?;
         let image = volume.image(Some(id)).map_err(|_| errno::ENOENT)?;
         let tree = Tree::of_image(image).map_err(|error| error.errno())?;
-        self.take_slot(Arc::new(tree), Some(id))
+        self.take_slot(Arc::new(tree), Some(key))
     }
 
     /// Moves to the image shown now; returns the names below the root that the kernel must forget,

@@ -22,7 +22,7 @@ use crate::attributes::{attr, ns_of, statx_out};
 use crate::caller::Caller;
 use crate::conversation::Step;
 use crate::mount::{Line, mounted_line};
-use crate::node::{BASE, Node, SNAPSHOTS};
+use crate::node::{BASE, Node, SNAPSHOTS, TIMES};
 use crate::operations::FileSystem;
 use crate::readers::READING;
 use crate::received::WRITE_MAX;
@@ -88,7 +88,7 @@ fn attributes_come_with_longer_arguments_where_that_was_agreed() {
 fn numbers_of_files_of_different_images_are_different() {
     let file = FileId(77);
     let numbers: Vec<u64> =
-        [BASE, 1, 2, SNAPSHOTS].map(|slot| Node { slot, file }.number().unwrap()).to_vec();
+        [BASE, 1, 2, TIMES, SNAPSHOTS].map(|slot| Node { slot, file }.number().unwrap()).to_vec();
     for (index, number) in numbers.iter().enumerate() {
         assert!(!numbers[..index].contains(number));
         let node = Node::of_number(*number).unwrap();
@@ -506,8 +506,41 @@ fn snapshots_that_were_listed_are_looked_up_at_each_walk() {
     let noon = &entries[&b"noon"[..]];
     assert_ne!(noon.nodeid, 0, "it is told as by a lookup");
     assert_eq!((noon.entry_valid, noon.entry_valid_nsec), (0, 0), "the name may be another snapshot's next");
-    assert_eq!(files.shown.looked_into(), [snapshots], "it is taken back from the kernel when it goes");
+    let times = Node { slot: TIMES, file: root }.number().unwrap();
+    assert_eq!(
+        files.shown.looked_into(),
+        [snapshots, times],
+        "it is taken back from the kernel when it goes"
+    );
     assert!(list(&files, FUSE_ROOT_ID)[&b"file"[..]].entry_valid > 0, "what has one name for good is kept");
+}
+
+#[test]
+fn snapshots_are_also_there_by_their_times() {
+    let tree = live_tree();
+    for name in ["first", "second"] {
+        tree.volume().create_snapshot(name).unwrap();
+    }
+    let root = tree.root();
+    let volume = tree.volume().clone();
+    let files = FileSystem::new(Shown::new(View::Live(tree)).unwrap());
+    let [snapshots, times] = [SNAPSHOTS, TIMES].map(|slot| Node { slot, file: root }.number().unwrap());
+    let entries = list(&files, times);
+    let names: Vec<&Vec<u8>> = entries.keys().filter(|name| name.len() > 2).collect();
+    // Both are of one second, and have a name each.
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(names.iter().all(|name| name.starts_with(b"@GMT-") && name.len() == 24), "{names:?}");
+    let by_name = list(&files, snapshots);
+    assert!(!by_name.contains_key(&b"@GMT"[..]), "no listing shows it");
+    let numbers: Vec<u64> = by_name.values().chain(entries.values()).map(|entry| entry.nodeid).collect();
+    let known = numbers.iter().filter(|number| **number != 0);
+    assert_eq!(known.clone().collect::<std::collections::HashSet<_>>().len(), known.count());
+    assert_eq!(files.shown.gone(), Vec::<String>::new());
+    let id = volume.snapshots()[0].id;
+    volume.delete_snapshots(&[id]).unwrap();
+    let mut gone = files.shown.gone();
+    gone.sort_unstable();
+    assert_eq!(gone.len(), 3, "the second one has the time of the first now: {gone:?}");
 }
 
 /// A mirror that shows one image, and then another one.

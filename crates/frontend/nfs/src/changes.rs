@@ -17,7 +17,7 @@ use crate::attributes::{device_number, set_time, time};
 use crate::handle::Where;
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::node::{Node, Request, SNAPSHOTS_NAME};
-use crate::operations::{Answer, Replied, bare};
+use crate::operations::{Answer, bare};
 use crate::rights::{EXECUTE, WRITE, may_remove};
 use crate::status::{status, status_of_file};
 
@@ -35,7 +35,7 @@ const CREATE_ROUNDS: usize = 8;
 /// An outcome with the tree that has to be durable before it is sent.
 fn changed<T, E>(outcome: Result<(T, Arc<Tree>), E>, reply: impl FnOnce(Result<T, E>) -> Reply) -> Answer {
     match outcome {
-        Ok((done, tree)) => Answer { reply: Replied::Whole(reply(Ok(done))), sync: Some(tree) },
+        Ok((done, tree)) => Answer { reply: reply(Ok(done)), sync: Some(tree) },
         Err(failed) => reply(Err(failed)).into(),
     }
 }
@@ -111,7 +111,7 @@ impl Request<'_> {
                     written.committed = Stable::FileSync;
                 }
                 let sync = is_synchronous.then_some(tree);
-                Answer { reply: Replied::Whole(Reply::Write(Ok(written))), sync }
+                Answer { reply: Reply::Write(Ok(written)), sync }
             }
             Err(failed) => Reply::Write(Err(failed)).into(),
         }

@@ -60,6 +60,10 @@ impl Listener {
         Ok(Self { socket, number: 0 })
     }
 
+    pub(crate) fn local(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()
+    }
+
     /// Where it listens, with the port that it got.
     pub fn address(&self) -> String {
         self.socket.local_addr().map(|at| at.to_string()).unwrap_or_default()

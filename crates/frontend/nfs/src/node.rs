@@ -1,8 +1,7 @@
 //! From a handle to a file: which export, which tree, and whether it is still the same file.
 
-use std::cell::OnceCell;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cairn_base::FileId;
 use cairn_files::{NodeKind, Stat, Tree};
@@ -37,7 +36,7 @@ pub(crate) struct Request<'a> {
     pub(crate) client: IpAddr,
     pub(crate) credential: &'a Credential,
     /// The first export that the client of this connection was admitted to.
-    pub(crate) admitted: &'a OnceCell<String>,
+    pub(crate) admitted: &'a OnceLock<String>,
 }
 
 /// The file of a handle, and the user that asks for it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cairn_base::FileId;
 use cairn_device::Segments;
-use cairn_files::{FILE_BYTES_MAX, NodeKind, Stat, Tree};
+use cairn_files::{FILE_BYTES_MAX, NodeKind, Stat, Tree, TreeError};
 use cairn_proto_nfs::{
     Accessed, Attributes, Call, Committed, Failed, FileSystemInfo, FileSystemSpace, Found, Handle, Linked,
     Outcome, PathLimits, Place, Renamed, Reply, Status, Target, Time, Wcc, access,
@@ -24,22 +24,24 @@ const MULTIPLE: u32 = cairn_base::BLOCK_SIZE as u32;
 
 /// The outcome of a request.
 pub(crate) struct Answer {
-    pub(crate) reply: Replied,
+    pub(crate) reply: Reply,
     /// It counts only once this tree is durable.
     pub(crate) sync: Option<Arc<Tree>>,
 }
 
-/// The reply to a request.
-pub(crate) enum Replied {
-    /// Whole.
-    Whole(Reply),
-    /// Of a READ, with the data in its blocks.
-    Data { attributes: Option<Attributes>, data: Segments, end: bool },
+/// The results of a READ, with the data in its blocks.
+pub(crate) struct Replied {
+    pub(crate) attributes: Option<Attributes>,
+    pub(crate) data: Segments,
+    pub(crate) end: bool,
 }
+
+/// The outcome of a READ.
+pub(crate) type ReadOutcome = Outcome<Replied, Option<Attributes>>;
 
 impl From<Reply> for Answer {
     fn from(reply: Reply) -> Self {
-        Self { reply: Replied::Whole(reply), sync: None }
+        Self { reply, sync: None }
     }
 }
 
@@ -77,7 +79,7 @@ pub(crate) fn failed(procedure: u32, status: Status) -> Reply {
 }
 
 impl Request<'_> {
-    /// Executes a call.
+    /// Executes a call. A READ has its own way, [`Request::read_ready`].
     pub(crate) fn execute(&self, call: &Call<'_>) -> Answer {
         match *call {
             Call::Null {} => Reply::Null(()).into(),
@@ -86,10 +88,7 @@ impl Request<'_> {
             Call::Lookup { place } => Reply::Lookup(self.lookup(&place)).into(),
             Call::Access { file, wanted } => Reply::Access(self.access(&file, wanted)).into(),
             Call::ReadLink { file } => Reply::ReadLink(self.read_link(&file)).into(),
-            Call::Read { file, offset, count } => match self.read(&file, offset, count) {
-                Ok(data) => Answer { reply: data, sync: None },
-                Err(failed) => Reply::Read(Err(failed)).into(),
-            },
+            Call::Read { .. } => failed(call.procedure(), Status::ServerFault).into(),
             Call::Write { file, offset, count, stable, data } => {
                 self.write(&file, offset, count, stable, data)
             }
@@ -175,7 +174,45 @@ impl Request<'_> {
         Ok(Target { attributes, target })
     }
 
-    fn read(&self, file: &Handle, offset: u64, count: u32) -> Result<Replied, Failed<Option<Attributes>>> {
+    /// READ of data that is in memory; `None` if it has to wait for the disk.
+    pub(crate) fn read_ready(
+        &self,
+        file: &Handle,
+        offset: u64,
+        count: u32,
+    ) -> Outcome<Option<Replied>, Option<Attributes>> {
+        let node = self.readable(file)?;
+        match node.tree.read_ready(node.at.file, offset, length(count)) {
+            Ok(data) => Ok(data.map(|data| node.replied(offset, data))),
+            Err(error) => Err(node.fail_read(&error)),
+        }
+    }
+
+    /// READ of several parts of a file, each as offset and count; waits for the disk.
+    pub(crate) fn read_several(&self, file: &Handle, wanted: &[(u64, u32)]) -> Vec<ReadOutcome> {
+        let node = match self.readable(file) {
+            Ok(node) => node,
+            Err(failed) => return wanted.iter().map(|_| Err(failed)).collect(),
+        };
+        let places: Vec<(u64, usize)> =
+            wanted.iter().map(|(offset, count)| (*offset, length(*count))).collect();
+        match node.tree.read_several(node.at.file, &places) {
+            Ok(read) => {
+                let outcome = |((offset, _), data): (&(u64, u32), Result<Segments, TreeError>)| {
+                    let data = data.map_err(|error| node.fail_read(&error))?;
+                    Ok(node.replied(*offset, data))
+                };
+                wanted.iter().zip(read).map(outcome).collect()
+            }
+            Err(error) => {
+                let failed = node.fail_read(&error);
+                wanted.iter().map(|_| Err(failed)).collect()
+            }
+        }
+    }
+
+    /// A file whose content the caller may read.
+    fn readable(&self, file: &Handle) -> Outcome<Node, Option<Attributes>> {
         let node = self.node(file).map_err(bare)?;
         let fail = |status| Failed { status, rest: Some(node.attributes()) };
         match node.stat.kind {
@@ -186,13 +223,7 @@ impl Request<'_> {
         // A program that is executed is read by the client's kernel.
         let may_read = node.require_content(READ).or_else(|_| node.require(EXECUTE));
         may_read.map_err(fail)?;
-        let length = count.min(TRANSFER_BYTES_MAX) as usize;
-        let data = node.tree.read_shared(node.at.file, offset, length);
-        let data = data.map_err(|error| fail(status_of_file(&error)))?;
-        let attributes = node.attributes_now();
-        let size = attributes.map_or(node.stat.bytes, |attributes| attributes.size);
-        let end = offset.saturating_add(data.len() as u64) >= size;
-        Ok(Replied::Data { attributes, data, end })
+        Ok(node)
     }
 
     fn space(&self, file: &Handle) -> Outcome<FileSystemSpace, Option<Attributes>> {
@@ -261,11 +292,28 @@ impl Request<'_> {
         let committed = Committed { file, verifier: node.view.served.verifier() };
         // Writes that an earlier read-only state refused are none of those that count here.
         let sync = (!node.tree.is_read_only()).then(|| node.tree.clone());
-        Answer { reply: Replied::Whole(Reply::Commit(Ok(committed))), sync }
+        Answer { reply: Reply::Commit(Ok(committed)), sync }
     }
 }
 
+/// The bytes that a READ asks for, as far as one gives them.
+fn length(count: u32) -> usize {
+    count.min(TRANSFER_BYTES_MAX) as usize
+}
+
 impl Node {
+    /// The results of a READ.
+    fn replied(&self, offset: u64, data: Segments) -> Replied {
+        let attributes = self.attributes_now();
+        let size = attributes.map_or(self.stat.bytes, |attributes| attributes.size);
+        let end = offset.saturating_add(data.len() as u64) >= size;
+        Replied { attributes, data, end }
+    }
+
+    fn fail_read(&self, error: &TreeError) -> Failed<Option<Attributes>> {
+        Failed { status: status_of_file(error), rest: Some(self.attributes()) }
+    }
+
     /// Finds a name in this directory: its place and attributes. Of a `.snapshot` they are those of
     /// its directory.
     pub(crate) fn find(&self, name: &[u8]) -> Result<(Where, Stat), Status> {

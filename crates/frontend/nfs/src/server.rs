@@ -4,14 +4,20 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use cairn_frontend_session::limits::{HANDSHAKES_MAX, SESSIONS_MAX};
 use cairn_frontend_session::{Acceptors, Socket, Totals, Windows};
+use cairn_proto_nfs::portmap::PORTMAP_PORT;
 use parking_lot::{Condvar, Mutex};
 
 use crate::exports::Exports;
-use crate::limits::LOOK_EVERY;
+use crate::limits::{LOCK_GRACE, LOOK_EVERY};
 use crate::listener::{Listener, Peer};
+use crate::locks::Locks;
+use crate::locks::courier::Courier;
+use crate::locks::host::{Forgetful, LockRecord};
+use crate::registration::{Registered, Registration};
 use crate::registry::{Registry, SessionInfo};
 use crate::replies::Replies;
 use crate::session;
@@ -27,11 +33,24 @@ pub struct ServerOptions {
     pub max_handshakes: usize,
     /// The memory that sessions may hold for data, which other servers may share.
     pub windows: Arc<Windows>,
+    /// Keeps the clients with locks over restarts.
+    pub lock_record: Arc<dyn LockRecord>,
+    /// How long clients can claim their locks after a restart.
+    pub lock_grace: Duration,
+    /// The port of the port mappers of clients.
+    pub portmap_port: u16,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { max_sessions: SESSIONS_MAX, max_handshakes: HANDSHAKES_MAX, windows: Arc::default() }
+        Self {
+            max_sessions: SESSIONS_MAX,
+            max_handshakes: HANDSHAKES_MAX,
+            windows: Arc::default(),
+            lock_record: Arc::new(Forgetful),
+            lock_grace: LOCK_GRACE,
+            portmap_port: PORTMAP_PORT,
+        }
     }
 }
 
@@ -40,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) options: ServerOptions,
     pub(crate) registry: Registry,
     pub(crate) replies: Arc<Replies>,
+    pub(crate) locks: Arc<Locks>,
     pub(crate) warnings: Warnings,
 }
 
@@ -84,6 +104,9 @@ pub struct NfsServer {
     addresses: Vec<String>,
     acceptors: Acceptors,
     _rest: Rest,
+    _courier: Courier,
+    /// None once the server stops.
+    registration: Mutex<Option<Registration>>,
 }
 
 impl NfsServer {
@@ -99,7 +122,15 @@ impl NfsServer {
         for (number, listener) in listeners.iter_mut().enumerate() {
             listener.number = number;
         }
+        // A server without addresses has no clients, and begins no grace period.
+        let record = match listeners.is_empty() {
+            true => Arc::new(Forgetful),
+            false => Arc::clone(&options.lock_record),
+        };
+        let locks = Locks::start(record, options.lock_grace, options.portmap_port);
+        let courier = Courier::start(Arc::clone(&locks))?;
         let shared = Arc::new(Shared {
+            locks,
             registry: Registry::new(options.max_handshakes),
             exports: exports.clone(),
             options,
@@ -107,11 +138,20 @@ impl NfsServer {
             warnings: Warnings::default(),
         });
         let addresses = listeners.iter().map(Listener::address).collect();
+        let places = listeners.iter().filter_map(Listener::local).collect();
+        let registration = Registration::start(places, shared.options.portmap_port, &shared.locks)?;
         let (full, begun) = (Arc::clone(&shared), Arc::clone(&shared));
         let wait = move |peer: &Peer| full.registry.time_to_place(peer);
         let begin = move |peer, socket| start_session(&begun, peer, socket);
         let acceptors = Acceptors::start("nfs", listeners, wait, begin)?;
-        Ok(Self { shared, addresses, acceptors, _rest: Rest::start(exports)? })
+        Ok(Self {
+            shared,
+            addresses,
+            acceptors,
+            _rest: Rest::start(exports)?,
+            _courier: courier,
+            registration: Mutex::new(Some(registration)),
+        })
     }
 
     /// Where it listens, with the ports that it got.
@@ -129,9 +169,21 @@ impl NfsServer {
         self.shared.registry.totals()
     }
 
+    /// Locks and shares that clients have.
+    pub fn locks(&self) -> usize {
+        self.shared.locks.count()
+    }
+
+    /// The state of the entries in the port mapper.
+    pub fn registered(&self) -> Registered {
+        self.registration.lock().as_ref().map_or(Registered::Off, Registration::state)
+    }
+
     /// Takes no more connections, ends all sessions and waits for them. Requests that have begun
     /// complete.
     pub fn stop(&self) {
+        // Clients that connect from now on find another server, if any.
+        drop(self.registration.lock().take());
         self.acceptors.stop();
         self.shared.registry.stop();
     }

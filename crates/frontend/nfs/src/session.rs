@@ -1,8 +1,8 @@
 //! A session, on a thread of its own: rounds of requests until the client disconnects.
 
-use std::cell::OnceCell;
 use std::io::{self, IoSliceMut};
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use cairn_frontend_session::limits::{HANDSHAKE_LONGEST, HANDSHAKE_TIMEOUT, SLOW_ROUND};
@@ -10,9 +10,11 @@ use cairn_frontend_session::{Input, Patience, Socket, Window};
 use cairn_proto_nfs::Malformed;
 use cairn_proto_nfs::record::{BadRecord, Front, front};
 
+use crate::around::{Around, Outlet};
+use crate::cold::ReadLanes;
 use crate::limits::RECORD_BYTES_MAX;
 use crate::registry::Entry;
-use crate::round::{Around, Round, Taken};
+use crate::round::{Round, Taken};
 use crate::server::Shared;
 
 /// Why a session ended without the client closing its connection.
@@ -41,8 +43,7 @@ enum Gathered {
 }
 
 struct Session<'a> {
-    shared: &'a Shared,
-    entry: &'a Arc<Entry>,
+    around: &'a Arc<Around>,
     socket: &'a Socket,
     input: Input,
     /// Held while there is work.
@@ -50,8 +51,6 @@ struct Session<'a> {
     patience: Patience,
     /// When bytes came last.
     received: Instant,
-    /// The first export that the client was admitted to.
-    admitted: OnceCell<String>,
     is_established: bool,
     begun: Instant,
     /// Of a stranger.
@@ -60,17 +59,24 @@ struct Session<'a> {
 }
 
 /// Serves one connection to its end.
-pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: &Socket) -> Result<(), SessionEnd> {
+pub(crate) fn run(shared: &Arc<Shared>, entry: &Arc<Entry>, socket: &Socket) -> Result<(), SessionEnd> {
     let now = Instant::now();
+    let server = socket.local().unwrap_or(SocketAddr::new([127, 0, 0, 1].into(), 0));
+    let around = Arc::new(Around {
+        shared: Arc::clone(shared),
+        entry: Arc::clone(entry),
+        client: entry.peer.address.ip().to_canonical(),
+        server: server.ip().to_canonical(),
+        admitted: OnceLock::new(),
+        outlet: Outlet::new(socket.another()),
+    });
     let session = Session {
-        shared,
-        entry,
+        around: &around,
         socket,
         input: Input::default(),
         window: None,
         patience: Patience::default(),
         received: now,
-        admitted: OnceCell::new(),
         is_established: false,
         begun: now,
         deadline: now + HANDSHAKE_TIMEOUT,
@@ -81,15 +87,17 @@ pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: &Socket) -> Resul
 
 impl Session<'_> {
     fn serve(mut self) -> Result<(), SessionEnd> {
-        let mut round = Round::default();
+        let (around, mut round) = (self.around, Round::default());
+        // They have answered all reads when they are dropped.
+        let mut lanes = ReadLanes::new(around);
         loop {
             let gathered = self.gather(&mut round);
             let begin = Instant::now();
             // Requests that were executed have to be durable even if the next one is invalid.
-            let finished = round.finish(&self.around());
+            let finished = round.finish(around, &mut lanes);
             let gathered = gathered?;
             finished?;
-            if begin.elapsed() > SLOW_ROUND && self.entry.gate.is_closed() {
+            if begin.elapsed() > SLOW_ROUND && self.around.entry.gate.is_closed() {
                 return Ok(());
             }
             if let Gathered::Last = gathered {
@@ -98,19 +106,13 @@ impl Session<'_> {
         }
     }
 
-    fn around(&self) -> Around<'_> {
-        let client = self.entry.peer.address.ip().to_canonical();
-        let (meter, socket) = (&self.entry.meter, self.socket);
-        Around { shared: self.shared, client, admitted: &self.admitted, meter, socket }
-    }
-
     /// Executes requests until the round is full or no more have arrived; waits for the first only.
     fn gather(&mut self, round: &mut Round) -> Result<Gathered, SessionEnd> {
         loop {
-            let windows = &self.shared.options.windows;
+            let windows = &self.around.shared.options.windows;
             let window = self.window.get_or_insert_with(|| windows.take()).bytes();
             let more = loop {
-                if self.entry.gate.is_closed() {
+                if self.around.entry.gate.is_closed() {
                     return Ok(Gathered::Last);
                 }
                 if round.is_full(window) {
@@ -118,9 +120,7 @@ impl Session<'_> {
                 }
                 let (taken, used) = match front(self.input.bytes(), RECORD_BYTES_MAX)? {
                     Front::More(more) => break more,
-                    Front::Record(record, used) => {
-                        (round.take(&self.around(), &record, self.received)?, used)
-                    }
+                    Front::Record(record, used) => (round.take(self.around, &record, self.received)?, used),
                 };
                 match taken {
                     Taken::Done => self.input.consume(used),
@@ -144,7 +144,7 @@ impl Session<'_> {
 
     fn has_spoken(&mut self) {
         if !std::mem::replace(&mut self.spoke, true) {
-            self.shared.registry.spoke(self.entry);
+            self.around.shared.registry.spoke(&self.around.entry);
         }
     }
 
@@ -153,16 +153,17 @@ impl Session<'_> {
         if self.is_established {
             return Ok(());
         }
-        let Some(export) = self.admitted.get() else {
+        let Some(export) = self.around.admitted.get() else {
             // It has asked for something, and may ask for more.
             let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
             self.deadline = deadline.min(self.begun + HANDSHAKE_LONGEST);
             return Ok(());
         };
-        let sessions_max = self.shared.options.max_sessions;
-        let admitted = self.shared.registry.establish(self.entry, export, sessions_max);
+        let (shared, entry) = (&self.around.shared, &self.around.entry);
+        let sessions_max = shared.options.max_sessions;
+        let admitted = shared.registry.establish(entry, export, sessions_max);
         admitted.map_err(|_| {
-            tracing::warn!(peer = %self.entry.peer.address, sessions_max, "refused an NFS session: there are too many");
+            tracing::warn!(peer = %entry.peer.address, sessions_max, "refused an NFS session: there are too many");
             SessionEnd::Full { sessions_max }
         })?;
         self.is_established = true;

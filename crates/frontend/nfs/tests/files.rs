@@ -1,5 +1,6 @@
 //! Clients over TCP on a volume in memory.
 
+#[allow(dead_code, reason = "this test program uses a part of it")]
 mod harness;
 
 use std::collections::BTreeSet;

@@ -1,9 +1,10 @@
-//! NFS version 3 and MOUNT version 3: bytes to values and back. No socket, no clock.
+//! NFS version 3, MOUNT version 3 and NLM version 4: bytes to values and back. No socket, no clock.
 //!
 //! The layers, from the wire up: [`record`] finds the messages in a TCP stream (RFC 5531, section
 //! 11). [`rpc`] reads the head of a call and writes that of a reply (RFC 5531). [`Call`] and
 //! [`Reply`] are the 22 procedures of NFS version 3 (RFC 1813), [`MountCall`] and [`MountReply`]
-//! those of MOUNT (RFC 1813, appendix I).
+//! those of MOUNT (RFC 1813, appendix I), [`nlm`] those of the lock manager (appendix II). [`nsm`]
+//! has the message about a restart, [`portmap`] the calls that a server sends to a port mapper.
 //!
 //! # Invariants
 //! - A decoder allocates no more than a small multiple of the bytes that it gets. Names and data
@@ -14,6 +15,9 @@
 mod attributes;
 mod calls;
 mod mount;
+pub mod nlm;
+pub mod nsm;
+pub mod portmap;
 pub mod record;
 mod replies;
 pub mod rpc;

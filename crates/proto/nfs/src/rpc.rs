@@ -86,8 +86,8 @@ pub enum Refusal {
     OtherCredential,
     /// There is no such program here.
     NoProgram,
-    /// There is the program in version 3 alone.
-    ProgramVersion,
+    /// There is the program in this version alone.
+    ProgramVersion(u32),
     /// The program has no such procedure.
     NoProcedure,
     /// The arguments can't be read.
@@ -167,7 +167,7 @@ pub fn write_refusal(xid: u32, refusal: Refusal, into: &mut Vec<u8>) {
         Refusal::BadCredential => &[MSG_DENIED, 1, AUTH_BADCRED],
         Refusal::OtherCredential => &[MSG_DENIED, 1, AUTH_TOOWEAK],
         Refusal::NoProgram => &[MSG_ACCEPTED, AUTH_NONE, 0, 1],
-        Refusal::ProgramVersion => &[MSG_ACCEPTED, AUTH_NONE, 0, 2, VERSION, VERSION],
+        Refusal::ProgramVersion(version) => &[MSG_ACCEPTED, AUTH_NONE, 0, 2, version, version],
         Refusal::NoProcedure => &[MSG_ACCEPTED, AUTH_NONE, 0, 3],
         Refusal::BadArguments => &[MSG_ACCEPTED, AUTH_NONE, 0, 4],
         Refusal::SystemError => &[MSG_ACCEPTED, AUTH_NONE, 0, 5],

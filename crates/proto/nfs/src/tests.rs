@@ -3,6 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::nlm::*;
+use crate::nsm::{NsmCall, Restarted};
+use crate::portmap::{self, Binding, Mapping, PortmapCall};
 use crate::record::{BadRecord, Front, begin, finish, front};
 use crate::rpc::{self, Credential, Incoming, Refusal, RpcCall};
 use crate::*;
@@ -264,7 +267,113 @@ proptest! {
         let _ = Reply::parse(procedure, &bytes);
         let _ = MountCall::parse(procedure, &bytes);
         let _ = MountReply::parse(procedure, &bytes);
+        if let Some(Ok(call)) = NlmCall::parse(procedure, &bytes) {
+            let mut again = Vec::new();
+            call.write(&mut again);
+            prop_assert_eq!(NlmCall::parse(procedure, &again), Some(Ok(call)));
+        }
+        let _ = NlmReply::parse(procedure, &bytes);
+        let _ = NsmCall::parse(procedure, &bytes);
+        let _ = portmap::parse_number(&bytes);
+        let _ = portmap::parse_address(&bytes);
+        let _ = portmap::parse_call(2 * (procedure % 3), procedure % 4, &bytes);
     }
+
+    #[test]
+    fn lock_messages_survive_encoding(
+        (texts, numbers) in ([vec(any::<u8>(), 0..40), vec(any::<u8>(), 0..40), vec(any::<u8>(), 0..40)],
+            any::<(u32, u64, u64, u32)>()),
+        (block, exclusive, reclaim) in any::<(bool, bool, bool)>(),
+        status in one_of(LockStatus::ALL),
+        rights in (0u8..4, 0u8..4),
+    ) {
+        let [caller, file, owner] = [Bytes(&texts[0]), Bytes(&texts[1]), Bytes(&texts[2])];
+        let (process, offset, length, state) = numbers;
+        let lock = LockOf { caller, file, owner, process, offset, length };
+        let cookie = file;
+        let asks = [
+            Ask::Test(TestArguments { cookie, exclusive, lock }),
+            Ask::Lock(LockArguments { cookie, block, exclusive, lock, reclaim, state }),
+            Ask::Cancel(CancelArguments { cookie, block, exclusive, lock }),
+            Ask::Unlock(UnlockArguments { cookie, lock }),
+            Ask::Granted(TestArguments { cookie, exclusive, lock }),
+        ];
+        let (deny, access) = (Rights::new(rights.0), Rights::new(rights.1));
+        let share = ShareArguments { cookie, caller, file, owner, deny, access, reclaim };
+        let holder = Holder { exclusive, process, owner: owner.0.to_vec(), offset, length };
+        let answered = Answered { cookie: cookie.0.to_vec(), status };
+        let outcome = if status == LockStatus::Denied { Err(holder) } else { Ok(status) };
+        let tested = Tested { cookie: cookie.0.to_vec(), outcome };
+        let calls = asks.iter().flat_map(|ask| [NlmCall::Ask(*ask), NlmCall::Message(*ask)]).chain([
+            NlmCall::Null,
+            NlmCall::TestResult(tested.clone()),
+            NlmCall::Result(2, answered.clone()),
+            NlmCall::Result(5, answered.clone()),
+            NlmCall::Share(share),
+            NlmCall::Unshare(share),
+            NlmCall::LockUnmonitored(LockArguments { cookie, block, exclusive, lock, reclaim, state }),
+            NlmCall::FreeAll(FreeAll { caller, state }),
+        ]);
+        for call in calls {
+            let mut bytes = Vec::new();
+            call.write(&mut bytes);
+            prop_assert_eq!(NlmCall::parse(call.procedure(), &bytes), Some(Ok(call)));
+        }
+        let notify = NsmCall::Notify(Restarted { name: caller, state });
+        let mut bytes = Vec::new();
+        notify.write(&mut bytes);
+        prop_assert_eq!(NsmCall::parse(notify.procedure(), &bytes), Some(Ok(notify)));
+        let replies = [
+            (0, NlmReply::Nothing),
+            (1, NlmReply::Tested(tested)),
+            (2, NlmReply::Answered(answered.clone())),
+            (20, NlmReply::Shared(answered)),
+        ];
+        for (procedure, reply) in replies {
+            let mut bytes = Vec::new();
+            reply.write(&mut bytes);
+            prop_assert_eq!(NlmReply::parse(procedure, &bytes), Ok(reply));
+        }
+    }
+}
+
+#[test]
+fn port_mapper_messages_survive_encoding() {
+    let mapping = Mapping { program: 100_003, version: 3, protocol: portmap::TCP, port: 2049 };
+    let binding = Binding { program: 100_003, version: 3, network: "tcp6", address: "::.8.1", owner: "root" };
+    let calls = [
+        PortmapCall::Set(mapping),
+        PortmapCall::Unset(mapping),
+        PortmapCall::GetPort(mapping),
+        PortmapCall::SetBinding(binding.clone()),
+        PortmapCall::UnsetBinding(binding.clone()),
+        PortmapCall::GetAddress(binding),
+    ];
+    for call in calls {
+        let mut bytes = Vec::new();
+        call.write(&mut bytes);
+        assert_eq!(portmap::parse_call(call.version(), call.procedure(), &bytes), Ok(call));
+    }
+    for (text, port) in
+        [("10.0.0.1.8.1", Some(2049)), ("::.3.232", Some(1000)), ("", Some(0)), ("1.256", None)]
+    {
+        let mut bytes = Vec::new();
+        portmap::write_address(text, &mut bytes);
+        assert_eq!(portmap::parse_address(&bytes).ok(), port);
+    }
+}
+
+#[test]
+fn longest_bytes_of_a_lock_have_a_limit() {
+    let lock = |bytes| {
+        let [caller, file, owner] = [Bytes(b"c"), Bytes(b"f"), Bytes(bytes)];
+        let lock = LockOf { caller, file, owner, process: 1, offset: 0, length: 0 };
+        let mut written = Vec::new();
+        NlmCall::Ask(Ask::Unlock(UnlockArguments { cookie: caller, lock })).write(&mut written);
+        written
+    };
+    assert!(NlmCall::parse(4, &lock(&[7; NLM_BYTES_MAX])).unwrap().is_ok());
+    assert!(NlmCall::parse(4, &lock(&[7; NLM_BYTES_MAX + 1])).unwrap().is_err());
 }
 
 #[test]

@@ -105,7 +105,7 @@ const fn kind(
 }
 
 /// All of them, except the identity of the server and its token, which are not documents.
-const KINDS: [Kind; 24] = [
+const KINDS: [Kind; 25] = [
     kind(
         Place::Server,
         "peers.json",
@@ -154,6 +154,13 @@ const KINDS: [Kind; 24] = [
         check::<nfs::NfsDocument>,
         "CRITICAL: no client can use files over NFS, and nothing can be exported",
         "all exports over NFS and their rules: export each again with `cairn export set VOLUME:/PATH --nfs`",
+    ),
+    kind(
+        Place::Server,
+        "nfs-locks.json",
+        check::<nfs::locks::LocksDocument>,
+        "NFS clients get no locks until the next start of the server",
+        "locks that NFS clients had before the last start: these clients do not learn that they have lost them",
     ),
     kind(
         Place::Server,

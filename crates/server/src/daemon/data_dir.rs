@@ -11,6 +11,7 @@
 //! DIR/peers.json                 invitations and pinned peers
 //! DIR/mounts.json                the mounts, to be mounted again
 //! DIR/nfs.json                   the directories that are exported over NFS
+//! DIR/nfs-locks.json             the clients that have locks over NFS
 //! DIR/buckets.json               object stores, and the sources of their credentials
 //! DIR/http-token                 an administrator's token of the API over TCP, once that was requested
 //! DIR/authority.pem              the key and root of the authority that issues certificates for clients

@@ -40,6 +40,7 @@ use crate::exports::access::Access;
 use crate::exports::changed::LastAnswer;
 use crate::exports::mounts::{Mounts, Watch};
 use crate::exports::nfs::NfsTable;
+use crate::exports::nfs::locks::LockFile;
 use crate::exports::plans::Plans;
 use crate::exports::recordings::Recordings;
 use crate::exports::targets::TargetTable;
@@ -110,7 +111,13 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let Clients { nbd, iscsi, iscsi_portals, recordings, plans, windows } = clients;
     // Once mounts are made: until then no client has their files.
     let mounts = Mounts::open(data.path(), volumes.clone(), groups.clone())?;
-    let options = NfsOptions { max_sessions: budgets.sessions, max_handshakes: budgets.handshakes, windows };
+    let options = NfsOptions {
+        max_sessions: budgets.sessions,
+        max_handshakes: budgets.handshakes,
+        windows,
+        lock_record: Arc::new(LockFile::new(data.path())),
+        ..NfsOptions::default()
+    };
     let nfs = NfsServer::start(nfs, nfs_exports.clone(), options)
         .map_err(|source| ServerError::Thread { what: "NFS", source })?;
     let server = Arc::new(Server {

@@ -168,6 +168,7 @@ impl Server {
     fn notes(&self) -> Vec<api::Problem> {
         let mut notes = self.unchecked_mirrors();
         notes.extend(self.bucket_mirrors.unverified());
+        notes.extend(self.nfs_notes());
         notes
     }
 

@@ -37,6 +37,7 @@ use crate::volumes::Volumes;
 use crate::volumes::open::OpenVolume;
 
 mod commands;
+pub(crate) mod locks;
 
 /// The attribute of the root of a volume's files with the key.
 const KEY_NAME: &[u8] = b"trusted.cairn.nfs";

@@ -48,7 +48,7 @@ fn mount_moves_on_also_after_more_images_than_it_has_numbers_for() {
     let file = worked_in.tree.lookup(worked_in.tree.root(), b"first").unwrap();
     let number = Node { slot: worked_in.number, file: file.file }.number().unwrap();
     shown.entry(&worked_in, &file).unwrap();
-    shown.slots.write().given = SNAPSHOTS - 3;
+    shown.slots.write().given = SNAPSHOTS - 4;
     for _ in 0..6 {
         assert!(shown.follow().unwrap().is_some(), "it moves on");
         let (_, root) = shown.find(crate::abi::FUSE_ROOT_ID).unwrap();

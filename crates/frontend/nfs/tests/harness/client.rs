@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use cairn_proto_nfs::nlm::*;
 use cairn_proto_nfs::record::{Front, begin, finish, front};
 use cairn_proto_nfs::rpc::{self, Credential, RpcCall};
 use cairn_proto_nfs::*;
@@ -312,6 +313,74 @@ impl Client {
                 names.sort_unstable();
                 return Ok(names);
             }
+        }
+    }
+}
+
+/// A lock of a process of the machine `test`.
+pub fn lock_of<'a>(file: &'a Handle, process: u32, offset: u64, length: u64) -> LockOf<'a> {
+    let [caller, owner] = [Bytes(b"test"), Bytes(b"owner")];
+    LockOf { caller, file: Bytes(file.as_bytes()), owner, process, offset, length }
+}
+
+impl Client {
+    pub fn nlm(&mut self, call: &NlmCall<'_>) -> NlmReply {
+        let mut arguments = Vec::new();
+        call.write(&mut arguments);
+        let xid = self.send_rpc(NLM_PROGRAM, NLM_VERSION, call.procedure(), &arguments);
+        let record = self.receive().expect("the server answers");
+        let reply = rpc::parse_reply(&record).unwrap();
+        assert_eq!(reply.xid, xid);
+        NlmReply::parse(call.procedure(), reply.results.expect("the call is accepted")).unwrap()
+    }
+
+    fn answered(&mut self, call: &NlmCall<'_>) -> LockStatus {
+        match self.nlm(call) {
+            NlmReply::Answered(answered) => {
+                assert_eq!(answered.cookie, b"cookie");
+                answered.status
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// An exclusive lock.
+    pub fn lock(&mut self, lock: LockOf<'_>, block: bool) -> LockStatus {
+        self.lock_as(lock, block, false, true)
+    }
+
+    pub fn lock_as(&mut self, lock: LockOf<'_>, block: bool, reclaim: bool, exclusive: bool) -> LockStatus {
+        let cookie = Bytes(b"cookie");
+        self.answered(&NlmCall::Ask(Ask::Lock(LockArguments {
+            cookie,
+            block,
+            exclusive,
+            lock,
+            reclaim,
+            state: 3,
+        })))
+    }
+
+    pub fn unlock(&mut self, lock: LockOf<'_>) -> LockStatus {
+        self.answered(&NlmCall::Ask(Ask::Unlock(UnlockArguments { cookie: Bytes(b"cookie"), lock })))
+    }
+
+    pub fn cancel(&mut self, lock: LockOf<'_>) -> LockStatus {
+        let cookie = Bytes(b"cookie");
+        self.answered(&NlmCall::Ask(Ask::Cancel(CancelArguments {
+            cookie,
+            block: true,
+            exclusive: true,
+            lock,
+        })))
+    }
+
+    /// The lock that is in the way of an exclusive one.
+    pub fn test_lock(&mut self, lock: LockOf<'_>) -> std::result::Result<LockStatus, Holder> {
+        let cookie = Bytes(b"cookie");
+        match self.nlm(&NlmCall::Ask(Ask::Test(TestArguments { cookie, exclusive: true, lock }))) {
+            NlmReply::Tested(tested) => tested.outcome,
+            other => panic!("{other:?}"),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use cairn_base::{FileId, ManualClock, Timestamp, VolumeId};
-use cairn_device::MemoryDevice;
+use cairn_device::{Device, MemoryDevice};
 use cairn_files::Tree;
 use cairn_frontend_nfs::{
     Export, Exports, KEY_BYTES, Key, Keys, Listener, NfsServer, Rules, Served, ServerOptions, Unavailable,
@@ -16,7 +16,9 @@ use cairn_frontend_nfs::{
 use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
 use client::Client;
 
-const VOLUME: VolumeId = VolumeId([7; 16]);
+pub const VOLUME: VolumeId = VolumeId([7; 16]);
+/// Blocks of the volume of a test.
+pub const BLOCKS: u64 = 8192;
 
 /// An export of a test.
 pub struct TestExport {
@@ -89,11 +91,19 @@ static STARTS: AtomicU8 = AtomicU8::new(1);
 
 impl Scene {
     pub fn new() -> Self {
-        let blocks = 8192;
-        let device = Arc::new(MemoryDevice::new(Volume::device_bytes(blocks, Role::Normal)));
+        Self::on(Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal))))
+    }
+
+    /// A new volume on a device with room for it.
+    pub fn on(device: Arc<dyn Device>) -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
-        let options = FormatOptions { id: VOLUME, blocks, role: Role::Normal };
+        let options = FormatOptions { id: VOLUME, blocks: BLOCKS, role: Role::Normal };
         Volume::format(&*device, &options, &*clock).unwrap();
+        Self::open(device, clock)
+    }
+
+    /// The volume of a device, with nothing of it in memory.
+    pub fn open(device: Arc<dyn Device>, clock: Arc<ManualClock>) -> Self {
         let volume =
             Volume::open(device, OpenOptions { cache_bytes: 8 << 20, clock: clock.clone() }).unwrap();
         let tree = Arc::new(Tree::open(volume.clone()).unwrap());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use cairn_api as api;
 use cairn_base::VolumeId;
-use cairn_frontend_nfs::{KEY_BYTES, SessionInfo, Totals};
+use cairn_frontend_nfs::{KEY_BYTES, Registered, SessionInfo, Totals};
 
 use super::{Exported, NfsDocument, NfsTable, Record, key_in, put_key, to_hex};
 use crate::daemon::server::Server;
@@ -95,11 +95,14 @@ impl Server {
         let takes_writes =
             export.record.snapshot.is_none() && open.as_ref().is_ok_and(|open| self.groups.is_live(open));
         let problem = open.err().map(|error| error.to_string()).or_else(|| export.problem.lock().clone());
+        let is_registered = self.nfs.registered() == Registered::Yes;
         let mount = |address: &String| {
             let address = names::from_elsewhere(address);
             let (host, port) = address.rsplit_once(':').unwrap_or((&address, "2049"));
+            // The kernel of a client finds the lock manager by the port mapper alone.
+            let locks = if is_registered { "" } else { ",nolock" };
             format!(
-                "mount -t nfs -o vers=3,tcp,port={port},mountport={port},nolock {host}:{} /mnt",
+                "mount -t nfs -o vers=3,tcp,port={port},mountport={port}{locks} {host}:{} /mnt",
                 export.client_path
             )
         };
@@ -209,6 +212,30 @@ impl Server {
         tracing::info!(export = gone.name, "ended an export over NFS");
         wait_for(gone);
         Ok(())
+    }
+
+    /// The entries in the port mapper, where clients may miss them.
+    pub(crate) fn nfs_notes(&self) -> Vec<api::Problem> {
+        if self.nfs_exports.all_mine().is_empty() {
+            return Vec::new();
+        }
+        let (message, next) = match self.nfs.registered() {
+            Registered::Off | Registered::Pending | Registered::Yes => return Vec::new(),
+            Registered::NoPortMapper => (
+                "no port mapper runs here: NFS clients name the port, and have locks of their own alone"
+                    .to_owned(),
+                "install and start rpcbind, so that clients have common locks".to_owned(),
+            ),
+            Registered::Without(names) => (
+                format!(
+                    "the port mapper has other programs for {}, so NFS clients do not find this server",
+                    names.join(", ")
+                ),
+                "stop the other NFS server (see `rpcinfo -p`), or mount with the printed ports and `nolock`"
+                    .to_owned(),
+            ),
+        };
+        vec![api::Problem { subject: "NFS".to_owned(), message, next }]
     }
 
     /// Exports that show no files.
