@@ -53,7 +53,7 @@ impl Connection {
             ErrorBody::new(ErrorKind::Unauthorized, message, "check the secret of the driver")
         };
         let place = match &self.place {
-            // A server that is away is then told apart from other failures.
+            // So an absent server has an error of its own.
             Place::Data(dir) => Place::Unix(dir.join("control.sock")),
             Place::Unix(path) => Place::Unix(path.clone()),
             Place::Tcp(address, token) => {

@@ -8,16 +8,22 @@
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// The first argument of that mode.
 pub const COMMAND: &str = "__host";
-/// The mount namespace of the host.
-const NAMESPACE: &str = "/proc/1/ns/mnt";
+/// Another process than 1 of the host, for tests.
+const PROCESS: &str = "CAIRN_HOST_PROCESS";
 /// The exit code if the program does not start.
 const FAILED: u8 = 127;
+
+/// The folder in `/proc` of a process of the host.
+pub fn process() -> PathBuf {
+    Path::new("/proc").join(std::env::var_os(PROCESS).unwrap_or_else(|| "1".into()))
+}
 
 /// Becomes the program that the arguments name. Returns only on a failure.
 pub fn run(arguments: &[OsString]) -> ExitCode {
@@ -28,9 +34,10 @@ pub fn run(arguments: &[OsString]) -> ExitCode {
     let Some((program, arguments)) = arguments.split_first() else {
         return failed(COMMAND, &"there is no program");
     };
-    let namespace = match std::fs::File::open(NAMESPACE) {
+    let path = process().join("ns/mnt");
+    let namespace = match std::fs::File::open(&path) {
         Ok(namespace) => namespace,
-        Err(error) => return failed(NAMESPACE, &error),
+        Err(error) => return failed(&path.to_string_lossy(), &error),
     };
     if let Err(error) = move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount)) {
         return failed("cannot enter the mount namespace of the host", &error);

@@ -50,7 +50,7 @@ impl Prefix {
     /// The name in Cairn of a volume or a snapshot.
     pub fn name_of(&self, csi: &str) -> String {
         let fits = self.0.len() + csi.len() <= NAME_MAX;
-        match fits && is_name(csi) && !csi.starts_with(DIGEST) {
+        match fits && !csi.is_empty() && is_name(csi) && !csi.starts_with(DIGEST) {
             true => format!("{}{csi}", self.0),
             false => format!("{}{DIGEST}{}", self.0, digest(csi)),
         }
@@ -94,8 +94,8 @@ impl Prefix {
 pub enum Identity {
     /// NBD from this address.
     Address(IpAddr),
-    /// NBD with the certificate of this name or fingerprint, as `cairn export set --nbd cert:` takes
-    /// it.
+    /// NBD with the certificate of this name or fingerprint, as `cairn export set --nbd cert:`
+    /// takes it.
     Certificate(String),
     /// iSCSI with this name of an initiator.
     Initiator(String),

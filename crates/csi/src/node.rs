@@ -36,7 +36,8 @@ pub struct NodeOptions {
     pub id: NodeId,
     /// How disks become block devices.
     pub attachment: Attachment,
-    /// A folder for its notes, and for new file systems on their way to a disk. No other node has it.
+    /// A folder for its notes, and for new file systems on their way to a disk. No other node has
+    /// it.
     pub state: PathBuf,
     /// A folder with `ca-cert.pem`, `client-cert.pem` and `client-key.pem`: NBD with TLS.
     pub tls: Option<PathBuf>,

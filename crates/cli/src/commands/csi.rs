@@ -1,7 +1,5 @@
 //! `cairn csi`: options to the settings of the driver.
 
-use std::path::Path;
-
 use cairn_api::ErrorKind;
 use cairn_api::client::Place;
 use cairn_csi::names::{Identity, NodeId, Prefix};
@@ -95,8 +93,8 @@ fn initiator(asked: &Csi) -> Result<String, Failure> {
     if let Some(name) = &asked.initiator {
         return Ok(name.clone());
     }
-    let root = if asked.host_programs { "/proc/1/root" } else { "/" };
-    let path = Path::new(root).join(INITIATOR_FILE);
+    let root = if asked.host_programs { cairn_csi::host::process().join("root") } else { "/".into() };
+    let path = root.join(INITIATOR_FILE);
     let next = "install open-iscsi on the node, or give --initiator";
     let text = std::fs::read_to_string(&path)
         .map_err(|error| usage(format!("cannot read {}: {error}", path.display()), next))?;

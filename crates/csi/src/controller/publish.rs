@@ -1,9 +1,9 @@
 //! Which node may use a volume.
 //!
-//! The server admits no client to a disk, or one node. It stores the rule, and beside it the holder:
-//! the volume and the node. A change names the holder that was read, and the server refuses it if
-//! there is another one by then. Before it answers, it has closed all sessions of the disk, and
-//! every write of them is done or will not be.
+//! The server admits no client to a disk, or one node. It stores the rule, and beside it the
+//! holder: the volume and the node. A change names the holder that was read, and the server refuses
+//! it if there is another one by then. Before it answers, it has closed all sessions of the disk,
+//! and every write of them is done or will not be.
 
 use std::collections::HashMap;
 

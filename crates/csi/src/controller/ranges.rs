@@ -1,7 +1,8 @@
 //! SnapshotMetadata: the blocks of a snapshot, and the blocks that differ between two.
 //!
 //! The server compares the trees of the disk in both snapshots, at a cost proportional to the
-//! changes. Ranges are whole blocks of 4 KiB, except at the end of the disk, in order, and in pages.
+//! changes. Ranges are whole blocks of 4 KiB, except at the end of the disk, in order, and in
+//! pages.
 
 use cairn_api as api;
 use cairn_proto_csi::v1;

@@ -280,7 +280,7 @@ impl Controller {
         Ok(all.iter().any(|clone| clone.of.split('@').next() == Some(volume)))
     }
 
-    /// Deletes what is left of the origin of a clone that is gone, and so on up to its own origin.
+    /// Deletes the rest of the origin of a deleted clone, and so on up to its own origin.
     /// A failure leaves it for the next start of a controller.
     pub(super) fn clear_origin(&self, origin: Option<&str>) {
         let mut next = origin.map(str::to_owned);

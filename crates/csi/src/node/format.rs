@@ -1,9 +1,9 @@
 //! File systems on disks: what a disk holds, and a new file system on one that holds nothing.
 //!
-//! `mkfs` makes the file system in a sparse file on the node, and its blocks are copied to the disk.
-//! First the disk gets a mark at its beginning, then all blocks but the first ones, and these last,
-//! with a flush after each step. So a disk is blank, marked, or has a whole file system. A marked
-//! one is formatted again: a crash never leaves a disk that is neither.
+//! `mkfs` makes the file system in a sparse file on the node, and its blocks are copied to the
+//! disk. First the disk gets a mark at its beginning, then all blocks but the first ones, and these
+//! last, with a flush after each step. So a disk is blank, marked, or has a whole file system. A
+//! marked one is formatted again: a crash never leaves a disk that is neither.
 
 use std::fs::{File, OpenOptions};
 use std::io;

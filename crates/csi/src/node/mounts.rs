@@ -75,8 +75,9 @@ impl Mounts {
     /// Reads them.
     pub(super) fn read(programs: &Programs) -> Result<Self, Status> {
         let path = programs.mountinfo();
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|error| Status::internal(format!("cannot read {path}: {error}")))?;
+        let text = std::fs::read_to_string(&path);
+        let text =
+            text.map_err(|error| Status::internal(format!("cannot read {}: {error}", path.display())))?;
         Ok(Self::parse(&text))
     }
 

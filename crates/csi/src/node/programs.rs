@@ -31,8 +31,11 @@ const ADMINISTRATORS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
 impl Programs {
     /// The mounts that these programs see.
-    pub(super) fn mountinfo(&self) -> &'static str {
-        if self.on_host { "/proc/1/mountinfo" } else { "/proc/self/mountinfo" }
+    pub(super) fn mountinfo(&self) -> PathBuf {
+        match self.on_host {
+            true => crate::host::process().join("mountinfo"),
+            false => "/proc/self/mountinfo".into(),
+        }
     }
 
     fn command(&self, program: &str, arguments: &[&str]) -> Result<Command, Status> {

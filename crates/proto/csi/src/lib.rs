@@ -7,7 +7,12 @@
 //! Protocol Buffers. A test compares the digest of `csi.proto` with the one in the generated file.
 
 /// The messages and services of the package `csi.v1`, under the names of the specification.
-#[allow(missing_docs, clippy::all, reason = "generated; csi.proto has the documentation")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    reason = "generated; csi.proto has the documentation"
+)]
 pub mod v1 {
     include!("../generated/csi.v1.rs");
 }

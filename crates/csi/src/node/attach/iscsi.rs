@@ -1,7 +1,7 @@
 //! Disks by the iSCSI initiator of the node, open-iscsi.
 //!
-//! The target of the volume `V` is `…:V.disk`, and names of volumes have no dot. So the session of a
-//! volume is found by the name of its target in sysfs.
+//! The target of the volume `V` is `…:V.disk`, and names of volumes have no dot. So the session of
+//! a volume is found by the name of its target in sysfs.
 
 use std::path::PathBuf;
 use std::time::Duration;

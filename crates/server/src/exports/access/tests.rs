@@ -216,3 +216,27 @@ fn what_cannot_be_written_down_as_forgotten_holds_still() {
     access.forget(|export| export == "v/a").unwrap();
     assert_eq!(access.reservations("v/a"), ReservationState::default());
 }
+
+#[test]
+fn holder_is_changed_only_from_the_expected_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let access = Access::open(dir.path()).unwrap();
+    let change = |holder: &str, from: Option<&str>| api::SetAccess {
+        holder: Some(holder.to_owned()),
+        if_holder: from.map(str::to_owned),
+        ..api::SetAccess::default()
+    };
+    access.set("v/a", &change("one", Some(""))).unwrap();
+    let error = access.set("v/a", &change("two", Some(""))).map(drop).unwrap_err();
+    assert!(matches!(error, ServerError::Busy { .. }), "{error}");
+    assert_eq!(access.show("v/a").holder.as_deref(), Some("one"));
+    access.set("v/a", &change("two", Some("one"))).unwrap();
+    // Other changes keep it, and it survives a restart.
+    access.set("v/a", &api::SetAccess { read_only: Some(true), ..api::SetAccess::default() }).unwrap();
+    assert_eq!(Access::open(dir.path()).unwrap().show("v/a").holder.as_deref(), Some("two"));
+    access.set("v/a", &change("", Some("two"))).unwrap();
+    assert_eq!(access.show("v/a").holder, None);
+    for bad in ["a\nb".to_owned(), "n".repeat(513)] {
+        assert!(access.set("v/a", &change(&bad, None)).is_err());
+    }
+}
