@@ -256,11 +256,13 @@ impl Run<'_> {
                     self.command(contender, &["small", &folder, &count.to_string()])
                 };
                 let seen = at_once((0..CLIENTS).map(command).collect())?;
-                let mut whole = 0.0;
-                for step in 0..4 {
-                    let slowest = seen.iter().filter_map(|one| one.get(step).copied()).fold(0.0, f64::max);
-                    whole += slowest;
-                    steps[step].push((count * CLIENTS) as f64 / slowest);
+                let slowest = |step| {
+                    let taken = seen.iter().filter_map(|one| one.get(step).copied());
+                    taken.fold(0.0, f64::max)
+                };
+                let whole: f64 = (0..4).map(slowest).sum();
+                for (step, steps) in steps.iter_mut().take(4).enumerate() {
+                    steps.push((count * CLIENTS) as f64 / slowest(step));
                 }
                 steps[4].push((count * CLIENTS) as f64 / whole);
                 settle()?;
