@@ -42,6 +42,8 @@ pub(crate) fn bucket(plan: &Plan, report: &mut Report) -> Result<()> {
         ("update", updates),
         ("requests", requests),
         ("link", over_a_link),
+        ("cache", crate::bucket_cache_rows::cache),
+        ("memory", crate::bucket_cache_rows::memory),
     ] {
         if plan.wants(work) {
             rows(plan, report).with_context(|| format!("the rows of `{work}`"))?;

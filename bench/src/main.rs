@@ -8,6 +8,7 @@
 //! everything runs. `--compressed` is for `response`, which makes intervals thirty times shorter by
 //! default.
 
+mod bucket_cache_rows;
 mod bucket_rows;
 mod cairn;
 mod continuous_rows;

@@ -153,6 +153,8 @@ pub struct OpenFromBucket {
     /// continues the images.
     #[serde(default)]
     pub cache: Option<CacheRequest>,
+    /// Bytes of block space; by default those of the image. A volume grows so as it is opened.
+    pub size_bytes: Option<u64>,
 }
 
 /// The file system that the files of a volume are on. They are sparse, and take room of it as the

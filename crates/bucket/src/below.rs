@@ -118,6 +118,16 @@ impl Store for Below {
         self.store.get(&self.whole(name, Verb::Get)?, offset, length, cancel)
     }
 
+    fn get_pieces(
+        &self,
+        name: &Name,
+        offset: u64,
+        length: usize,
+        cancel: &AtomicBool,
+    ) -> Result<Vec<Bytes>, StoreError> {
+        self.store.get_pieces(&self.whole(name, Verb::Get)?, offset, length, cancel)
+    }
+
     fn head(&self, name: &Name, cancel: &AtomicBool) -> Result<Head, StoreError> {
         self.store.head(&self.whole(name, Verb::Head)?, cancel)
     }

@@ -176,6 +176,19 @@ impl<S: Store> Store for Counted<S> {
         Ok(read)
     }
 
+    fn get_pieces(
+        &self,
+        name: &Name,
+        offset: u64,
+        length: usize,
+        cancel: &AtomicBool,
+    ) -> Result<Vec<Bytes>, StoreError> {
+        let read = self.count(Request::Get, self.store.get_pieces(name, offset, length, cancel))?;
+        let bytes: usize = read.iter().map(Bytes::len).sum();
+        self.tally.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+
     fn head(&self, name: &Name, cancel: &AtomicBool) -> Result<Head, StoreError> {
         self.count(Request::Head, self.store.head(name, cancel))
     }

@@ -61,9 +61,11 @@ mod inner;
 mod load;
 mod names;
 mod owner;
+mod proof;
 mod purge;
 mod reader;
 mod region;
+mod region_set;
 mod root;
 mod table;
 #[cfg(test)]

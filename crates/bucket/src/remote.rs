@@ -20,6 +20,7 @@ mod xml;
 #[cfg(test)]
 mod tests;
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
@@ -203,7 +204,15 @@ impl Remote {
         extra: Option<(HeaderName, HeaderValue)>,
         call: impl Future<Output = Result<T, Failed>>,
     ) -> Result<(T, Trail), Meaning> {
-        let (outcome, trail) = self.net.run(limit, cancel, extra, call);
+        self.judge(verb, self.net.run(limit, cancel, extra, call))
+    }
+
+    /// The outcome of a call of the library, with the trail of the answer.
+    fn judge<T>(
+        &self,
+        verb: Verb,
+        (outcome, trail): (Result<Result<T, Failed>, Stopped>, Trail),
+    ) -> Result<(T, Trail), Meaning> {
         match outcome {
             Err(Stopped::Cancelled) => Err(Meaning::Trouble(Trouble::Cancelled)),
             Err(Stopped::TimedOut) => Err(Meaning::Trouble(Trouble::TimedOut)),
@@ -658,27 +667,51 @@ impl Store for Remote {
     }
 
     fn get(&self, name: &Name, offset: u64, length: usize, cancel: &AtomicBool) -> Result<Bytes, StoreError> {
+        let mut pieces = self.get_pieces(name, offset, length, cancel)?;
+        Ok(match pieces.len() {
+            0 => Bytes::new(),
+            1 => pieces.remove(0),
+            _ => pieces.concat().into(),
+        })
+    }
+
+    fn get_pieces(
+        &self,
+        name: &Name,
+        offset: u64,
+        length: usize,
+        cancel: &AtomicBool,
+    ) -> Result<Vec<Bytes>, StoreError> {
         let of = |trouble| self.blame.of(Verb::Get, Some(name), trouble);
         if length > GET_BYTES_MAX {
             return Err(of(Trouble::Rule("a read is longer than 64 MiB")));
         }
         if length == 0 {
-            return Ok(Bytes::new());
+            return Ok(Vec::new());
         }
-        let key = self.key(name);
+        let (library, key) = (self.library.clone(), self.key(name));
         let range = GetRange::Bounded(offset..offset.saturating_add(length as u64));
         let options = GetOptions { range: Some(range), ..GetOptions::default() };
-        let outcome = self.call(Verb::Get, time_for(length), cancel, None, async {
-            let found = self.library.get_opts(&key, options).await.map_err(Failed::Library)?;
+        const TOO_LONG: &str = "it is longer than what was asked for";
+        let ran = self.net.run_apart(time_for(length), cancel, async move {
+            let found = library.get_opts(&key, options).await.map_err(Failed::Library)?;
             if found.range.end - found.range.start > length as u64 {
-                return Err(Failed::Senseless("it is longer than what was asked for"));
+                return Err(Failed::Senseless(TOO_LONG));
             }
-            found.bytes().await.map_err(Failed::Library)
+            let (mut stream, mut pieces, mut have) = (found.into_stream(), Vec::new(), 0);
+            while let Some(piece) = poll_fn(|context| stream.as_mut().poll_next(context)).await {
+                let piece = piece.map_err(Failed::Library)?;
+                have += piece.len();
+                if have > length {
+                    return Err(Failed::Senseless(TOO_LONG));
+                }
+                pieces.push(piece);
+            }
+            Ok(pieces)
         });
-        match outcome {
-            Ok((bytes, _)) if bytes.len() <= length => Ok(bytes),
-            Ok(_) => Err(of(Trouble::Answer("it is longer than what was asked for"))),
-            Err(Meaning::PastEnd) => Ok(Bytes::new()),
+        match self.judge(Verb::Get, ran) {
+            Ok((pieces, _)) => Ok(pieces),
+            Err(Meaning::PastEnd) => Ok(Vec::new()),
             Err(meaning) => Err(of(trouble(meaning))),
         }
     }

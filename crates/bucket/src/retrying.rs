@@ -256,6 +256,16 @@ impl<S: Store> Store for Retrying<S> {
         self.retry(cancel, || self.store.get(name, offset, length, cancel))
     }
 
+    fn get_pieces(
+        &self,
+        name: &Name,
+        offset: u64,
+        length: usize,
+        cancel: &AtomicBool,
+    ) -> Result<Vec<Bytes>, StoreError> {
+        self.retry(cancel, || self.store.get_pieces(name, offset, length, cancel))
+    }
+
     fn head(&self, name: &Name, cancel: &AtomicBool) -> Result<Head, StoreError> {
         self.retry(cancel, || self.store.head(name, cancel))
     }

@@ -243,6 +243,21 @@ pub trait Store: Send + Sync {
     /// Nothing was read.
     fn get(&self, name: &Name, offset: u64, length: usize, cancel: &AtomicBool) -> Result<Bytes, StoreError>;
 
+    /// As [`Store::get`], in as many pieces as they arrived: a caller that copies them anyway saves
+    /// the copy that joins them.
+    ///
+    /// # Errors
+    /// Nothing was read.
+    fn get_pieces(
+        &self,
+        name: &Name,
+        offset: u64,
+        length: usize,
+        cancel: &AtomicBool,
+    ) -> Result<Vec<Bytes>, StoreError> {
+        Ok(vec![self.get(name, offset, length, cancel)?])
+    }
+
     /// Inspects an object.
     ///
     /// # Errors
@@ -335,6 +350,16 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
 
     fn get(&self, name: &Name, offset: u64, length: usize, cancel: &AtomicBool) -> Result<Bytes, StoreError> {
         (**self).get(name, offset, length, cancel)
+    }
+
+    fn get_pieces(
+        &self,
+        name: &Name,
+        offset: u64,
+        length: usize,
+        cancel: &AtomicBool,
+    ) -> Result<Vec<Bytes>, StoreError> {
+        (**self).get_pieces(name, offset, length, cancel)
     }
 
     fn head(&self, name: &Name, cancel: &AtomicBool) -> Result<Head, StoreError> {

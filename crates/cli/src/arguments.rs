@@ -433,6 +433,11 @@ pub enum Volume {
         /// With 0, only blocks that are read are fetched.
         #[arg(long, value_name = "SIZE")]
         fill_rate: Option<ByteSize>,
+        /// Grow the volume to this size (default: as at its owner)
+        ///
+        /// A volume on a cache grows only so.
+        #[arg(long)]
+        size: Option<ByteSize>,
         #[command(flatten)]
         cache: Cache,
     },

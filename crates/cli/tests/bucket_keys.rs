@@ -260,3 +260,106 @@ fn key_that_does_not_fit_is_refused_with_the_next_step() {
     std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o644)).unwrap();
     assert!(String::from_utf8_lossy(&server.run(&["bucket", "check", "x"]).stderr).contains("chmod 600"));
 }
+
+/// Bytes of a megabyte that name the number and the text that must not be found.
+fn secret_megabyte(number: u64, salt: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 1 << 20];
+    cairn_base::Rng::new(number.wrapping_mul(1_000_003) ^ salt << 40).fill(&mut bytes);
+    // Each block has readable text.
+    bytes.chunks_mut(4096).for_each(|block| block[..TEXT.len()].copy_from_slice(TEXT));
+    bytes
+}
+
+#[test]
+fn encrypted_volume_on_a_cache_outlives_kills_and_its_machine_and_opens_with_its_key_alone() {
+    const MEGABYTES: u64 = 150;
+    let dir = tempfile::tempdir().unwrap();
+    let (own, _) = key(dir.path(), "own.key");
+    let (other, other_public) = key(dir.path(), "other.key");
+    let (folder, place) = store(dir.path(), "store");
+    std::fs::create_dir(dir.path().join("cache")).unwrap();
+    let disk = path(dir.path(), "cache");
+    let mut server = Running::start(dir.path(), "c");
+    server.good(&["bucket", "add", "b", &place, "--key", &own]);
+    let sized = ["--size", "1T", "--cache-disk", &disk, "--lag", "2s", "--cache-size", "64M"];
+    server.good(&[&["volume", "create", "big", "--bucket", "b:"], &sized[..]].concat());
+    server.good(&["lun", "create", "big/db", "--size", "10G"]);
+    let write = |server: &Running, numbers: std::ops::Range<u64>, salt: u64| {
+        let mut disk = server.disk("big/db");
+        for number in numbers {
+            disk.write(number << 20, &secret_megabyte(number, salt)).unwrap();
+        }
+        disk.flush().unwrap();
+    };
+    let check = |server: &Running, salts: &[u64]| {
+        let mut disk = server.disk("big/db");
+        for (number, salt) in (0..).zip(salts) {
+            let read = disk.read(number << 20, 1 << 20).unwrap();
+            assert!(read == secret_megabyte(number, *salt), "megabyte {number} with salt {salt}");
+        }
+    };
+    let is_saved = |server: &Running| {
+        let cache = server.json(&["volume", "show", "big"])["bucket"]["cache"].clone();
+        cache["only_here_bytes"] == 0 && cache["lag_ms"] == 0
+    };
+    // More than the cache holds, with a kill in the middle.
+    let mut salts = vec![1; MEGABYTES as usize];
+    write(&server, 0..MEGABYTES / 2, 1);
+    server.kill();
+    server.restart();
+    write(&server, MEGABYTES / 2..MEGABYTES, 1);
+    write(&server, 3..9, 2);
+    salts[3..9].fill(2);
+    check(&server, &salts);
+    running::wait_until("the mirror catches up", || is_saved(&server));
+    server.kill();
+    // Nothing readable is in the store: no content, no name.
+    for file in objects(&folder) {
+        let name = file.strip_prefix(&folder).unwrap().display().to_string();
+        let bytes = std::fs::read(&file).unwrap();
+        assert!(!has(&bytes, TEXT) && !has(&bytes, b"CAIRN\0"), "{name} is readable");
+        assert!(!["images", "region", "epoch"].iter().any(|word| name.contains(word)), "{name}");
+    }
+
+    // The machine is lost. Another server needs a key of the bucket.
+    let fresh = Running::start(dir.path(), "e");
+    let said = fresh.bad(12, "peer-refused", &["bucket", "add", "b", &place]);
+    assert!(said.contains("is encrypted"), "{said}");
+    let advice = fresh.advice(12, &["bucket", "add", "b", &place, "--key", &other]);
+    assert!(advice.contains("bucket key add"), "{advice}");
+    fresh.bad(10, "not-found", &["volume", "open", "b:big"]);
+    server.restart();
+    server.good(&["bucket", "key", "add", "b", &other_public]);
+    running::wait_until("the mirror catches up", || is_saved(&server));
+    server.kill();
+    fresh.good(&["bucket", "add", "b", &place, "--key", &other]);
+    let opened = fresh.good(&["volume", "open", "b:big", "--cache-size", "64M", "--lag", "2s"]);
+    assert!(opened.contains("a cache of 64"), "{opened}");
+    check(&fresh, &salts);
+    write(&fresh, 0..4, 3);
+    salts[..4].fill(3);
+    running::wait_until("the new owner makes images", || is_saved(&fresh));
+    check(&fresh, &salts);
+    // The old owner is fenced, and says so.
+    server.restart();
+    running::wait_until("the old owner is fenced", || {
+        server.run(&["mirror", "update", "b:big"]).status.code() == Some(13)
+    });
+    check(&fresh, &salts);
+
+    // It grows as it is opened, with everything that was in it.
+    let advice = fresh.advice(2, &["volume", "grow", "big", "--size", "2T"]);
+    assert!(advice.contains("with --size"), "{advice}");
+    running::wait_until("the mirror catches up", || is_saved(&fresh));
+    fresh.good(&["volume", "delete", "big", "--yes"]);
+    let open = ["volume", "open", "b:big", "--cache-size", "64M", "--lag", "2s", "--size"];
+    let advice = fresh.advice(22, &[&open[..], &["512G"]].concat());
+    assert!(advice.contains("larger --size"), "{advice}");
+    fresh.good(&[&open[..], &["2T"]].concat());
+    assert_eq!(fresh.json(&["volume", "show", "big"])["size_bytes"], 2_u64 << 40);
+    check(&fresh, &salts);
+    write(&fresh, 10..14, 5);
+    salts[10..14].fill(5);
+    running::wait_until("the grown volume makes images", || is_saved(&fresh));
+    check(&fresh, &salts);
+}

@@ -16,12 +16,15 @@ use crate::workers::beside;
 
 /// Regions that one batch fetches at the same time.
 const AT_ONCE: usize = 16;
-/// Regions that are fetched ahead of a reader.
-const AHEAD: u64 = 8;
+/// Regions that are fetched ahead of a reader, once it reads in order.
+const AHEAD_MIN: u64 = 4;
+/// The same at most: the window doubles with each region that the reader passes.
+const AHEAD_MAX: u64 = 24;
 /// Readers whose progress is known.
 const STREAMS: usize = 8;
-/// Fetches ahead in progress. More are left out.
-const PREFETCHES_MAX: usize = 16;
+/// Fetches ahead in progress. More are left out. Each takes up to 8 MiB of memory: the object, and
+/// its blocks until they are written.
+const PREFETCHES_MAX: usize = 24;
 /// Blocks that a reader may skip and still count as one that reads in order.
 const SKIP_BLOCKS: u64 = 64;
 /// Damaged objects that are remembered.
@@ -57,6 +60,10 @@ struct Stream {
     hits: u32,
     /// Regions before this one are fetched or on their way.
     until: u64,
+    /// The furthest region that it has read.
+    region: u64,
+    /// Regions that are fetched ahead of it.
+    window: u64,
 }
 
 /// Blocks that a batch reads and that were not local.
@@ -71,8 +78,9 @@ impl Ahead {
     /// ahead. With `begins` it may be a new reader.
     fn note(&mut self, (first, end): (u64, u64), begins: bool) -> (bool, Range<u64>) {
         let region = end.saturating_sub(1) / REGION;
+        // Clients have several requests in flight, which arrive in any order.
         let continues = |stream: &Stream| {
-            let near = stream.next.saturating_sub(SKIP_BLOCKS)..=stream.next + SKIP_BLOCKS;
+            let near = stream.next.saturating_sub(REGION)..=stream.next + SKIP_BLOCKS;
             near.contains(&first)
                 || (stream.hits > 0 && stream.next < first && first / REGION <= stream.until)
         };
@@ -84,20 +92,27 @@ impl Ahead {
             if self.streams.len() >= STREAMS {
                 self.streams.remove(0);
             }
-            self.streams.push(Stream { next: end, hits: 0, until: region + 1 });
+            let new = Stream { next: end, hits: 0, until: region + 1, region, window: AHEAD_MIN };
+            self.streams.push(new);
             return (false, 0..0);
         };
         let mut stream = self.streams.remove(at);
         (stream.next, stream.hits) = (end.max(stream.next), stream.hits + 1);
-        // Half of the window is used up before it grows again, so that fetches overlap.
-        let wanted = region + 1 + AHEAD;
-        let ahead = match stream.until.saturating_sub(region) <= AHEAD / 2 {
-            true => stream.until.max(region + 1)..wanted,
-            false => 0..0,
-        };
+        if region > stream.region {
+            (stream.region, stream.window) = (region, (stream.window * 2).min(AHEAD_MAX));
+        }
+        let ahead = stream.until.max(region + 1)..stream.region + 1 + stream.window;
         stream.until = stream.until.max(ahead.end);
         self.streams.push(stream);
         (true, ahead)
+    }
+
+    /// Of the regions up to `until` that a reader was promised, those from `region` on are not
+    /// fetched: its next read asks for them again.
+    fn not_fetched(&mut self, region: u64, until: u64) {
+        if let Some(stream) = self.streams.iter_mut().find(|stream| stream.until == until) {
+            stream.until = region;
+        }
     }
 }
 
@@ -267,9 +282,8 @@ impl Shared {
         let at = self.space_at + u64::from(region) * REGION * BLOCK;
         let mut batch = Vec::new();
         for (first, count) in runs(&writes) {
-            let mut bytes = Vec::with_capacity(count * BLOCK as usize);
-            blocks.by_ref().take(count).for_each(|(_, block)| bytes.extend_from_slice(&block[..]));
-            batch.push(Operation::write(at + first as u64 * BLOCK, Segments::copy_of(&bytes)));
+            let data: Segments = blocks.by_ref().take(count).map(|(_, block)| block.clone()).collect();
+            batch.push(Operation::write(at + first as u64 * BLOCK, data));
         }
         self.local.run(&mut batch);
         match batch.into_iter().try_for_each(Operation::into_outcome) {
@@ -289,24 +303,27 @@ impl Shared {
         let (in_order, ahead) = self.ahead.lock().note((first, end), begins);
         self.looks_ahead.store(true, Ordering::Relaxed);
         // Without room they would be fetched for nothing.
-        let keeps = |cache: &Cache| cache.keeps_reads((AHEAD + 1) * REGION);
-        if !self.cache.as_ref().is_none_or(keeps) {
-            return in_order;
-        }
+        let has_room = |flying: usize| {
+            let keeps = |cache: &Cache| cache.keeps_reads((flying as u64 + 1) * REGION);
+            flying <= PREFETCHES_MAX && self.cache.as_ref().is_none_or(keeps)
+        };
+        let until = ahead.end;
         for region in ahead.filter(|region| self.presence.is_lacking(*region)) {
-            let Ok(region) = u32::try_from(region) else { break };
-            if self.prefetches.fetch_add(1, Ordering::AcqRel) >= PREFETCHES_MAX {
+            let Ok(number) = u32::try_from(region) else { break };
+            if !has_room(self.prefetches.fetch_add(1, Ordering::AcqRel) + 1) {
                 self.prefetches.fetch_sub(1, Ordering::AcqRel);
+                self.ahead.lock().not_fetched(region, until);
                 break;
             }
             let shared = self.clone();
             let job = move || {
                 // A failure shows again when the blocks are read.
-                let _ = shared.fetch_whole(region, &shared.cancel);
+                let _ = shared.fetch_whole(number, &shared.cancel);
                 shared.prefetches.fetch_sub(1, Ordering::AcqRel);
             };
             if self.workers.start(Box::new(job)).is_err() {
                 self.prefetches.fetch_sub(1, Ordering::AcqRel);
+                self.ahead.lock().not_fetched(region, until);
                 break;
             }
         }

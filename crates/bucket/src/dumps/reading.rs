@@ -21,7 +21,7 @@ use crate::workers::{Workers, beside};
 /// Bytes of one read ahead.
 const AHEAD_BYTES: usize = 8 << 20;
 /// Read-aheads in progress or not yet consumed.
-const AHEAD_READS: usize = 4;
+const AHEAD_READS: usize = 6;
 /// Bytes fetched by a small read: the caller mostly asks for the following ones next.
 const UNIT_BYTES: usize = 1 << 20;
 /// Units that are kept.
@@ -42,6 +42,18 @@ struct Part {
     /// The last used last.
     units: Mutex<Vec<(u64, Bytes)>>,
     cancel: Arc<AtomicBool>,
+}
+
+/// Blocks of a part, each full except the last one of all.
+#[derive(Default)]
+struct Fetched {
+    blocks: Vec<Block>,
+    bytes: usize,
+}
+
+/// An index past the end of the data, or a truncated object.
+fn cut() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the object is shorter than its index says")
 }
 
 /// The error of a store as one of a read.
@@ -93,21 +105,49 @@ impl Part {
         }
     }
 
+    /// Bytes that the part has from `at` on, at most `count`.
+    fn there(&self, at: u64, count: usize) -> usize {
+        usize::try_from(self.length.saturating_sub(at)).unwrap_or(count).min(count)
+    }
+
     /// Bytes of the part, at most up to the end.
     fn get(&self, at: u64, count: usize, cancel: &AtomicBool) -> io::Result<Bytes> {
-        let count = usize::try_from(self.length.saturating_sub(at)).unwrap_or(count).min(count);
+        let count = self.there(at, count);
         if count == 0 {
             return Ok(Bytes::new());
         }
         let bytes = self.store.get(&self.name, at, count, cancel).map_err(failed)?;
-        if bytes.len() < count {
-            // An index past the end of the data, or a truncated object.
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the object is shorter than its index says",
-            ));
+        if bytes.len() < count { Err(cut()) } else { Ok(bytes) }
+    }
+
+    /// The same as blocks, and how many bytes they have. The copy is made here, so that the thread
+    /// that consumes parts in order need not make it.
+    fn get_blocks(&self, at: u64, count: usize, cancel: &AtomicBool) -> io::Result<Fetched> {
+        let count = self.there(at, count);
+        if count == 0 {
+            return Ok(Fetched::default());
         }
-        Ok(bytes)
+        let got = self.store.get_pieces(&self.name, at, count, cancel).map_err(failed)?;
+        if got.iter().map(Bytes::len).sum::<usize>() < count {
+            return Err(cut());
+        }
+        let mut blocks = Vec::new();
+        BlockMut::append_run(&mut blocks, count.div_ceil(BLOCK_SIZE));
+        let (mut got, mut rest) = (got.iter(), &[][..]);
+        for mut piece in pieces_mut(&mut blocks) {
+            while !piece.is_empty() {
+                if rest.is_empty() {
+                    let Some(next) = got.next() else { break };
+                    rest = &next[..];
+                    continue;
+                }
+                let (now, later) = rest.split_at(rest.len().min(piece.len()));
+                let (place, free) = std::mem::take(&mut piece).split_at_mut(now.len());
+                place.copy_from_slice(now);
+                (rest, piece) = (later, free);
+            }
+        }
+        Ok(Fetched { blocks: blocks.into_iter().map(BlockMut::freeze).collect(), bytes: count })
     }
 
     fn unit(&self, number: u64) -> io::Result<Bytes> {
@@ -181,7 +221,7 @@ struct Ahead {
     part: Arc<Part>,
     /// Where the next read begins.
     next: u64,
-    reads: VecDeque<Receiver<io::Result<Bytes>>>,
+    reads: VecDeque<Receiver<io::Result<Fetched>>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -193,14 +233,14 @@ impl Drop for Ahead {
 
 impl Ahead {
     /// Starts reads up to the limit; without a thread the caller reads.
-    fn start(&mut self) -> Option<io::Result<Bytes>> {
+    fn start(&mut self) -> Option<io::Result<Fetched>> {
         while self.reads.len() < AHEAD_READS && self.next < self.part.length {
             let (part, at, stop) = (self.part.clone(), self.next, self.stop.clone());
-            match beside(&self.part.workers, move || part.get(at, AHEAD_BYTES, &stop)) {
+            match beside(&self.part.workers, move || part.get_blocks(at, AHEAD_BYTES, &stop)) {
                 Ok(read) => self.reads.push_back(read),
                 Err(_) if self.reads.is_empty() => {
                     self.next += AHEAD_BYTES as u64;
-                    return Some(self.part.get(at, AHEAD_BYTES, &self.stop));
+                    return Some(self.part.get_blocks(at, AHEAD_BYTES, &self.stop));
                 }
                 Err(_) => return None,
             }
@@ -209,11 +249,11 @@ impl Ahead {
         None
     }
 
-    fn take(&mut self) -> io::Result<Bytes> {
+    fn take(&mut self) -> io::Result<Fetched> {
         if let Some(read) = self.start() {
             return read;
         }
-        let Some(read) = self.reads.front() else { return Ok(Bytes::new()) };
+        let Some(read) = self.reads.front() else { return Ok(Fetched::default()) };
         loop {
             match read.recv_timeout(CANCEL_POLL) {
                 Ok(bytes) => {
@@ -233,16 +273,8 @@ impl Ahead {
 
 impl InBlocks for Ahead {
     fn next(&mut self, into: &mut VecDeque<Block>) -> io::Result<usize> {
-        let bytes = self.take()?;
-        let mut blocks = Vec::new();
-        BlockMut::append_run(&mut blocks, bytes.len().div_ceil(BLOCK_SIZE));
-        let mut rest = &bytes[..];
-        for piece in pieces_mut(&mut blocks) {
-            let (now, later) = rest.split_at(rest.len().min(piece.len()));
-            piece[..now.len()].copy_from_slice(now);
-            rest = later;
-        }
-        into.extend(blocks.into_iter().map(BlockMut::freeze));
-        Ok(bytes.len())
+        let Fetched { blocks, bytes } = self.take()?;
+        into.extend(blocks);
+        Ok(bytes)
     }
 }

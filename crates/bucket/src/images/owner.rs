@@ -2,7 +2,7 @@
 //!
 //! An owner is of one process and is never stored: after a restart the volume is claimed again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -19,7 +19,7 @@ use super::root::{
     Base, CONTENT_BYTES_MAX, Checkpoint, Claim, IMAGES_MAX, ImageId, ImageLabel, Kept, List, PartRef, Root,
     RootRef, Since,
 };
-use super::table::{Entry, Table};
+use super::table::{Delta, Entry, Table};
 use super::update::{Done, Update};
 use crate::name::Name;
 use crate::store::{Nonce, Put, list_all};
@@ -293,12 +293,12 @@ impl Owner {
         if self.state.older.len() >= IMAGES_MAX {
             return Err(ImagesError::Rule("the bucket has too many images; keep fewer of them"));
         }
-        let mut left = BTreeMap::new();
+        let mut left = Delta::default();
         if self.looks {
             left = self.left_by_others(target, cancel)?;
         }
         if let Some(open) = self.open.take().filter(|open| open.target == target) {
-            left.extend(open.done.lock().entries.iter().map(|(region, entry)| (*region, *entry)));
+            left.extend(open.done.lock().entries.to_vec());
         }
         let at = Version { epoch: self.epoch, number: self.next_number()? };
         let update = Update::new(&self.inner, at, (self.nonce, target), left);
@@ -309,14 +309,10 @@ impl Owner {
 
     /// Regions of `target` that an update before wrote: past the mark, so that no sweep ever takes
     /// them.
-    fn left_by_others(
-        &self,
-        target: ImageId,
-        cancel: &Arc<AtomicBool>,
-    ) -> Result<BTreeMap<u32, Entry>, ImagesError> {
+    fn left_by_others(&self, target: ImageId, cancel: &Arc<AtomicBool>) -> Result<Delta, ImagesError> {
         let inner = &self.inner;
         let mark = self.state.newest.as_ref().map_or(Version::default(), |(_, root)| root.mark);
-        let mut left = BTreeMap::new();
+        let mut left = Delta::default();
         let prefix = names::prefix(inner.volume, Folder::Progress)?;
         for listed in list_all(&*inner.store, &prefix, cancel)? {
             let at = names::parse_version(&listed.name, Folder::Progress);
@@ -358,7 +354,7 @@ impl Owner {
                 return Err(ImagesError::Rule("the snapshot table is too long for a bucket"));
             }
             let delta = update.delta();
-            self.write((label, content), delta, false, now, cancel)?;
+            self.write((label, content), &delta, false, now, cancel)?;
             self.settle(cancel)?;
         }
         self.open = None;
@@ -375,7 +371,7 @@ impl Owner {
         let Some((_, root)) = &self.state.newest else { return Ok(()) };
         let (label, content) = (root.label, root.content.clone());
         let before = std::mem::replace(&mut self.state.older, older);
-        let written = self.write((label, &content), BTreeMap::new(), true, now, cancel);
+        let written = self.write((label, &content), &Delta::default(), true, now, cancel);
         // It counts once it is committed.
         self.state.older = before;
         written?;
@@ -387,7 +383,7 @@ impl Owner {
     fn write(
         &mut self,
         (label, content): (ImageLabel, &[u8]),
-        delta: BTreeMap<u32, Entry>,
+        delta: &Delta,
         again: bool,
         now: Timestamp,
         cancel: &Arc<AtomicBool>,
@@ -399,11 +395,7 @@ impl Owner {
             let changes = !root.delta.is_empty();
             state.since.push(Since { root: place, label: root.label, changes });
         }
-        for (region, entry) in &delta {
-            let before = state.table.set(*region, *entry);
-            state.count(before, *entry);
-            state.changed.insert(*region);
-        }
+        state.apply(delta);
         let tuning = &inner.tuning;
         let checkpoints =
             again || state.since.len() > tuning.since_max as usize || delta.len() > tuning.delta_max;
@@ -436,7 +428,7 @@ impl Owner {
             stored: state.totals.1,
             checkpoint: state.checkpoint,
             since: state.since.clone(),
-            delta: if checkpoints { Vec::new() } else { delta.into_iter().collect() },
+            delta: if checkpoints { Vec::new() } else { delta.to_vec() },
         };
         let name = names::root(inner.volume, self.epoch, seq)?;
         let bytes = root.write(inner.volume);
@@ -451,22 +443,18 @@ impl Owner {
     /// Writes a checkpoint of `state`, with new lists.
     fn checkpoint(&mut self, state: &mut State, cancel: &Arc<AtomicBool>) -> Result<(), ImagesError> {
         let at = Version { epoch: self.epoch, number: self.next_number()? };
-        let minor: Vec<(u32, Entry)> = state
-            .changed
-            .iter()
-            .map(|region| (*region, state.table.get(*region).unwrap_or(Entry::NONE)))
-            .collect();
         let entry = 32;
-        let (minor_bytes, whole_bytes) = (minor.len() as u64 * entry, u64::from(state.totals.0) * entry);
+        let (minor_bytes, whole_bytes) =
+            (state.changed.len() as u64 * entry, u64::from(state.totals.0) * entry);
         // Minor lists grow, so all of them cost as much as a major one at some time. Writing a
         // major list then costs at most twice as much as the best choice of times.
         if state.major.is_empty() || state.minor_bytes + minor_bytes > whole_bytes {
-            let whole: Vec<(u32, Entry)> = state.table.iter().collect();
-            state.major = self.lists(at, &whole, cancel)?;
+            state.major = self.lists(at, &mut state.table.iter(), cancel)?;
             (state.minor, state.minor_bytes) = (Vec::new(), 0);
             state.changed.clear();
-        } else if !minor.is_empty() {
-            state.minor = self.lists(at, &minor, cancel)?;
+        } else if !state.changed.is_empty() {
+            let now = |region: &u32| (*region, state.table.get(*region).unwrap_or(Entry::NONE));
+            state.minor = self.lists(at, &mut state.changed.iter().map(now), cancel)?;
             state.minor_bytes += minor_bytes;
         }
         let checkpoint = Checkpoint {
@@ -483,22 +471,25 @@ impl Owner {
         Ok(())
     }
 
+    /// Writes entries, as many in each object as the tuning says.
     fn lists(
         &self,
         at: Version,
-        entries: &[(u32, Entry)],
+        entries: &mut dyn Iterator<Item = (u32, Entry)>,
         cancel: &Arc<AtomicBool>,
     ) -> Result<Vec<PartRef>, ImagesError> {
-        let volume = self.inner.volume;
-        let chunks = entries.chunks(self.inner.tuning.list_entries.max(1));
-        (0..)
-            .zip(chunks)
-            .map(|(part, entries)| {
-                let list = List { at, part, image: ImageId::default(), entries: entries.to_vec() };
-                let name = names::list(volume, at, part)?;
-                self.put(&name, list.write(Kind::List, volume), (at, part), cancel)
-            })
-            .collect()
+        let (volume, count) = (self.inner.volume, self.inner.tuning.list_entries.max(1));
+        let mut parts = Vec::new();
+        for part in 0.. {
+            let entries: Vec<(u32, Entry)> = std::iter::from_fn(|| entries.next()).take(count).collect();
+            if entries.is_empty() {
+                break;
+            }
+            let list = List { at, part, image: ImageId::default(), entries };
+            let name = names::list(volume, at, part)?;
+            parts.push(self.put(&name, list.write(Kind::List, volume), (at, part), cancel)?);
+        }
+        Ok(parts)
     }
 
     /// Puts an object whose name is new.
@@ -554,15 +545,28 @@ impl State {
         })
     }
 
-    fn count(&mut self, before: Option<Entry>, now: Entry) {
-        let (regions, stored) = &mut self.totals;
-        if let Some(before) = before {
-            *regions -= 1;
-            *stored -= u64::from(before.length);
+    /// Makes the changes of an update.
+    fn apply(&mut self, delta: &Delta) {
+        let Self { table, totals, changed, .. } = self;
+        table.merge(&delta.put, &mut |region, before, now| {
+            count(totals, before, now);
+            changed.insert(region);
+        });
+        for region in delta.gone.iter() {
+            count(totals, table.set(region, Entry::NONE), Entry::NONE);
+            changed.insert(region);
         }
-        if now.is_there() {
-            *regions += 1;
-            *stored += u64::from(now.length);
-        }
+    }
+}
+
+/// Counts a change of an entry in the number of regions and their bytes.
+fn count((regions, stored): &mut (u32, u64), before: Option<Entry>, now: Entry) {
+    if let Some(before) = before {
+        *regions -= 1;
+        *stored -= u64::from(before.length);
+    }
+    if now.is_there() {
+        *regions += 1;
+        *stored += u64::from(now.length);
     }
 }

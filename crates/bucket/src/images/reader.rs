@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use cairn_base::{BLOCK_SIZE, Checksum, Mutex, Vbn};
+use cairn_device::{Block, BlockMut};
 use zstd::bulk::Decompressor;
 
 use super::error::ImagesError;
@@ -46,8 +47,9 @@ pub struct RegionPart {
     pub live: [u16; FRAMES],
     /// The frames that were read.
     pub frames: Range<usize>,
-    /// Their blocks, each with its place in the region, in order.
-    pub blocks: Vec<(usize, Vec<u8>)>,
+    /// Their blocks, each with its place in the region, in order. They are next to each other in
+    /// memory.
+    pub blocks: Vec<(usize, Block)>,
 }
 
 struct Shared {
@@ -163,7 +165,17 @@ impl ImageReader {
         let (header, stored) = self.shared.stored((region, entry), &name, (count, frames.clone()), cancel)?;
         part.live = header.frames.map(|frame| frame.blocks);
         let (mut rest, mut unpacker) = (&stored[..], None);
-        for (number, frame) in header.frames.iter().enumerate().take(frames.end).skip(frames.start) {
+        let wanted = || header.frames.iter().enumerate().take(frames.end).skip(frames.start);
+        let places = |(number, frame): (usize, &Frame)| {
+            let blocks = frame.blocks;
+            let there = (0..FRAME_BLOCKS).filter(move |place| blocks & (1 << place) != 0);
+            there.map(move |place| number * FRAME_BLOCKS + place)
+        };
+        let places: Vec<usize> = wanted().flat_map(places).collect();
+        let mut blocks = Vec::new();
+        BlockMut::append_run(&mut blocks, places.len());
+        let mut empty = blocks.iter_mut();
+        for (_, frame) in wanted() {
             let damaged = |how| ImagesError::Damaged { name: name.clone(), how };
             let (bytes, later) =
                 rest.split_at_checked(frame.length as usize).ok_or_else(|| damaged("it is cut"))?;
@@ -172,11 +184,15 @@ impl ImageReader {
                 continue;
             }
             let plain = frame.unpack(bytes, &mut unpacker).map_err(|bad| bad.of(&name))?;
-            let places = (0..FRAME_BLOCKS).filter(|place| frame.blocks & (1 << place) != 0);
-            for (place, block) in places.zip(plain.chunks_exact(BLOCK_SIZE)) {
-                part.blocks.push((number * FRAME_BLOCKS + place, block.to_vec()));
+            // An unpacked frame has exactly its blocks.
+            for (bytes, block) in plain.chunks_exact(BLOCK_SIZE).zip(empty.by_ref()) {
+                block.copy_from_slice(bytes);
             }
         }
+        if empty.next().is_some() {
+            return Err(ImagesError::Damaged { name, how: "it is cut" });
+        }
+        part.blocks = places.into_iter().zip(blocks.into_iter().map(BlockMut::freeze)).collect();
         Ok(part)
     }
 

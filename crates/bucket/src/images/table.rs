@@ -9,6 +9,7 @@ use std::sync::Arc;
 use cairn_base::Checksum;
 
 use super::codec::Version;
+use super::region_set::RegionSet;
 
 /// Regions in a chunk. Fewer waste pointers, more waste room where few regions are used.
 const CHUNK: usize = 16;
@@ -65,6 +66,24 @@ impl Table {
         Some(before).filter(Entry::is_there)
     }
 
+    /// Sets all entries of another table. `report` gets each region with its entry before and the
+    /// new one. Chunks that only the other one has are shared with it.
+    pub(super) fn merge(&mut self, other: &Table, report: &mut dyn FnMut(u32, Option<Entry>, Entry)) {
+        for (number, chunk) in &other.chunks {
+            let first = number * CHUNK as u32;
+            let there = (first..).zip(chunk.iter().copied()).filter(|(_, entry)| entry.is_there());
+            if self.chunks.contains_key(number) {
+                for (region, entry) in there {
+                    let before = self.set(region, entry);
+                    report(region, before, entry);
+                }
+            } else {
+                there.for_each(|(region, entry)| report(region, None, entry));
+                self.chunks.insert(*number, chunk.clone());
+            }
+        }
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Entry)> + '_ {
         self.chunks.iter().flat_map(|(number, chunk)| {
             let first = number * CHUNK as u32;
@@ -99,5 +118,59 @@ impl Table {
     /// thirds full.
     pub(super) fn memory(&self) -> u64 {
         self.chunks.len() as u64 * (size_of::<Chunk>() as u64 + 16 + 24)
+    }
+}
+
+/// Changes of a table. A TiB of new regions takes 8 MiB, as the table does.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Delta {
+    /// Regions with another object.
+    pub(super) put: Table,
+    /// Regions that have lost their last block.
+    pub(super) gone: RegionSet,
+    count: usize,
+}
+
+impl Delta {
+    pub(super) fn insert(&mut self, region: u32, entry: Entry) {
+        let is_new = !self.contains(region);
+        match entry.is_there() {
+            true => {
+                self.gone.remove(region);
+                self.put.set(region, entry);
+            }
+            false => {
+                self.put.set(region, Entry::NONE);
+                self.gone.insert(region);
+            }
+        }
+        self.count += usize::from(is_new);
+    }
+
+    pub(super) fn get(&self, region: u32) -> Option<Entry> {
+        self.put.get(region).or_else(|| self.gone.contains(region).then_some(Entry::NONE))
+    }
+
+    pub(super) fn contains(&self, region: u32) -> bool {
+        self.get(region).is_some()
+    }
+
+    /// The number of changed regions.
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// All of them, in order.
+    pub(super) fn to_vec(&self) -> Vec<(u32, Entry)> {
+        let gone = self.gone.iter().map(|region| (region, Entry::NONE));
+        let mut all: Vec<(u32, Entry)> = self.put.iter().chain(gone).collect();
+        all.sort_unstable_by_key(|(region, _)| *region);
+        all
+    }
+}
+
+impl Extend<(u32, Entry)> for Delta {
+    fn extend<T: IntoIterator<Item = (u32, Entry)>>(&mut self, entries: T) {
+        entries.into_iter().for_each(|(region, entry)| self.insert(region, entry));
     }
 }

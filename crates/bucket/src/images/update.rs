@@ -1,6 +1,5 @@
 //! An update that is under way: regions are put, in any order and by several threads.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -12,7 +11,7 @@ use super::inner::{Inner, nonce_of};
 use super::names;
 use super::region::{RegionBlocks, pack};
 use super::root::{ImageId, List};
-use super::table::Entry;
+use super::table::{Delta, Entry};
 use crate::store::{Nonce, Put};
 
 /// Past this many intervals, progress is written after a fraction of the finished regions.
@@ -30,7 +29,7 @@ pub struct Update {
 /// The regions that were put.
 #[derive(Default)]
 pub(super) struct Done {
-    pub(super) entries: BTreeMap<u32, Entry>,
+    pub(super) entries: Delta,
     /// Regions that no progress names.
     unsaved: Vec<u32>,
     parts: u32,
@@ -49,7 +48,7 @@ impl Update {
         inner: &Arc<Inner>,
         at: Version,
         (nonce, target): (Nonce, ImageId),
-        left: BTreeMap<u32, Entry>,
+        left: Delta,
     ) -> Self {
         let done = Done { resumed: left.len(), entries: left, ..Done::default() };
         Self { inner: inner.clone(), at, nonce, target, done: Arc::new(Mutex::new(done)) }
@@ -58,7 +57,18 @@ impl Update {
     /// Whether the region is in the bucket already, from an update to the same image that was
     /// interrupted. It need not be put again.
     pub fn has(&self, region: u32) -> bool {
-        self.done.lock().entries.contains_key(&region)
+        self.done.lock().entries.contains(region)
+    }
+
+    /// Whether the object of a region that an interrupted update put has these blocks. If it has
+    /// others, the region is put again.
+    pub(super) fn is_same(&self, region: u32, blocks: &RegionBlocks) -> bool {
+        let Some(entry) = self.done.lock().entries.get(region) else { return false };
+        if !entry.is_there() || blocks.is_empty() {
+            return entry.is_there() != blocks.is_empty();
+        }
+        let (object, digest) = pack(self.inner.volume, region, entry.at, blocks);
+        object.len() == entry.length as usize && digest == entry.digest
     }
 
     /// Regions that were in the bucket already.
@@ -122,7 +132,7 @@ impl Update {
             regions.sort_unstable();
             regions.dedup();
             let entries: Vec<(u32, Entry)> =
-                regions.iter().filter_map(|region| Some((*region, *done.entries.get(region)?))).collect();
+                regions.iter().filter_map(|region| Some((*region, done.entries.get(*region)?))).collect();
             done.parts += 1;
             (done.parts, regions, entries)
         };
@@ -139,7 +149,7 @@ impl Update {
         Ok(())
     }
 
-    pub(super) fn delta(&self) -> BTreeMap<u32, Entry> {
+    pub(super) fn delta(&self) -> Delta {
         self.done.lock().entries.clone()
     }
 }

@@ -1,29 +1,41 @@
 //! A snapshot of a volume as an update of the bucket takes it.
 //!
 //! An image has the blocks of the snapshot and of all snapshots before it. An update needs two
-//! comparisons of active maps: which blocks the base in the bucket lacks, and which blocks are live
-//! in a region that has one of these.
+//! comparisons of active maps: in which regions the base in the bucket lacks a block, and which
+//! blocks are live in these.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use cairn_base::{Checksum, SnapshotId, Timestamp, Vbn};
+use cairn_base::{Checksum, Mutex, SnapshotId, Timestamp, Vbn};
 use cairn_format::stream::{root_digest, table_digest};
 use cairn_format::{FormatError, SnapshotEntry};
-use cairn_stream::{Have, Plan, StreamError};
-use cairn_volume::{Run, Volume, VolumeError};
+use cairn_stream::StreamError;
+use cairn_volume::{REACHED_BLOCKS, REACHED_WORDS, Reached, Run, Volume, VolumeError, Whereabouts};
 
 use super::error::ImagesError;
 use super::inner::Seen;
 use super::owner::Owner;
+use super::proof::Sum;
 use super::region::{REGION_BLOCKS, RegionBlocks};
+use super::region_set::RegionSet;
 use super::root::{ImageId, ImageLabel};
+use super::update::Update;
 use crate::workers::{Workers, beside};
 
 /// Regions that are put at the same time.
 const REGIONS_AT_ONCE: usize = 8;
 const BLOCKS: u64 = REGION_BLOCKS as u64;
+/// Words of the bits of a region.
+const REGION_WORDS: usize = REGION_BLOCKS / 64;
+/// Regions that one block of a map covers.
+const REGIONS_OF_MAP: usize = (REACHED_BLOCKS / BLOCKS) as usize;
+/// Blocks of maps that are read together: 16 GiB of block space, 512 KiB of memory.
+const MAPS_AT_ONCE: u64 = 128;
+
+const _: () = assert!(REACHED_WORDS == REGIONS_OF_MAP * REGION_WORDS);
 
 /// Why a snapshot is not in the bucket.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +52,9 @@ pub enum SourceError {
     /// The snapshot table of the image in the bucket.
     #[error("the snapshot table of the image in the bucket is damaged: {0}")]
     Table(FormatError),
+    /// Blocks of the volume are damaged.
+    #[error("blocks of the volume differ from their checksums, so the image was not committed")]
+    Unproved,
 }
 
 /// The surroundings of an update.
@@ -84,9 +99,36 @@ pub struct Updated {
 }
 
 /// See the module. Its snapshots are held until it is dropped.
+///
+/// It has a bit for each region, and the maps of a few regions at a time: blocks of maps are read
+/// again when a region needs them. So its memory does not grow with the number of blocks.
 pub struct VolumeImage {
-    live: Plan,
-    changed: Plan,
+    volume: Arc<Volume>,
+    reached: Reached,
+    at: Whereabouts,
+    /// Every snapshot up to the target, in order.
+    table: Vec<SnapshotEntry>,
+    /// Regions with a live block.
+    live: RegionSet,
+    /// Regions with a live block that the base lacks.
+    changed: RegionSet,
+    /// Snapshots that the base has.
+    common: BTreeSet<SnapshotId>,
+    /// The blocks of the map blocks that were read last.
+    maps: Mutex<KnownMaps>,
+}
+
+/// A bit for each block of a region.
+pub(super) type RegionBits = [u64; REGION_WORDS];
+
+/// Some blocks of maps.
+#[derive(Default)]
+struct KnownMaps {
+    numbers: Range<u64>,
+    /// Live blocks.
+    live: BTreeMap<u64, Box<[u64; REACHED_WORDS]>>,
+    /// The blocks that each new snapshot adds.
+    new: BTreeMap<u64, Vec<Box<[u64; REACHED_WORDS]>>>,
 }
 
 /// The snapshot table in the content of an image.
@@ -98,10 +140,18 @@ pub fn snapshots_of(content: &[u8]) -> Result<Vec<SnapshotEntry>, FormatError> {
     entries.filter_map(Result::transpose).collect()
 }
 
-fn regions_of(runs: &[Run]) -> BTreeSet<u32> {
-    let number = |vbn: u64| u32::try_from(vbn / BLOCKS).unwrap_or(u32::MAX);
-    let of_run = |(first, count): &Run| number(first.0)..=number(first.0 + count.max(&1) - 1);
-    runs.iter().flat_map(of_run).collect()
+/// The region of a part of a block of a map.
+fn region_in(number: u64, part: usize) -> u32 {
+    u32::try_from(number * REGIONS_OF_MAP as u64 + part as u64).unwrap_or(u32::MAX)
+}
+
+/// Puts those regions into the set that have a bit in a block of a map.
+fn add_regions(set: &mut RegionSet, number: u64, words: &[u64; REACHED_WORDS]) {
+    for (part, words) in words.chunks(REGION_WORDS).enumerate() {
+        if words.iter().any(|word| *word != 0) {
+            set.insert(region_in(number, part));
+        }
+    }
 }
 
 impl VolumeImage {
@@ -114,29 +164,98 @@ impl VolumeImage {
         base: &[SnapshotEntry],
         target: SnapshotId,
     ) -> Result<Self, SourceError> {
-        let have: Vec<Have> = base.iter().map(Have::from).collect();
-        // A snapshot that is deleted between the two is in the first one only, and does not matter.
-        let live = Plan::new(volume, &[], target)?;
-        let changed = Plan::new(volume, &have, target)?;
-        Ok(Self { live, changed })
+        let reached = volume.reached_up_to(target)?;
+        let theirs: HashMap<SnapshotId, Checksum> =
+            base.iter().map(|entry| (entry.id, root_digest(entry))).collect();
+        let mut common = BTreeSet::new();
+        for entry in reached.entries() {
+            match theirs.get(&entry.id) {
+                Some(root) if *root == root_digest(entry) => drop(common.insert(entry.id)),
+                Some(_) => return Err(StreamError::Diverged { snapshot: entry.id }.into()),
+                None => {}
+            }
+        }
+        let (mut live, mut changed) = (RegionSet::default(), RegionSet::default());
+        reached.lacked_by(&common, &mut |number, words| add_regions(&mut changed, number, words))?;
+        let mut first = 0;
+        while first < reached.map_blocks() {
+            let end = first + MAPS_AT_ONCE;
+            for (number, words) in reached.words_in(first..end)? {
+                add_regions(&mut live, number, &words);
+            }
+            first = end;
+        }
+        // Taken after the comparison: a snapshot that is deleted in between is in the blocks and
+        // not in the list, never the other way round.
+        let held: HashMap<SnapshotId, Checksum> =
+            reached.entries().map(|entry| (entry.id, root_digest(entry))).collect();
+        let table: Vec<SnapshotEntry> =
+            volume.snapshot_entries().into_iter().filter(|entry| entry.id <= target).collect();
+        if table.last().is_none_or(|last| last.id != target) {
+            return Err(VolumeError::NoSuchSnapshot(target).into());
+        }
+        if let Some(other) = table.iter().find(|entry| held.get(&entry.id) != Some(&root_digest(entry))) {
+            // A mirror has received another one under that number meanwhile.
+            return Err(StreamError::Diverged { snapshot: other.id }.into());
+        }
+        let at = reached.whereabouts().ok_or(VolumeError::NoSuchSnapshot(target))?;
+        let (volume, maps) = (volume.clone(), Mutex::default());
+        Ok(Self { volume, reached, at, table, live, changed, common, maps })
     }
 
     /// Its label. The id is the digest of the snapshot table, which has the root of each snapshot.
     pub fn label(&self) -> ImageLabel {
-        let table = self.changed.table();
-        let (number, taken) = table.last().map_or((0, Timestamp(0)), |last| (last.id.0, last.root.created));
-        let id = ImageId(table_digest(table.iter()).0);
-        ImageLabel { id, number, taken, blocks: self.changed.header().space_blocks }
+        let (number, taken) =
+            self.table.last().map_or((0, Timestamp(0)), |last| (last.id.0, last.root.created));
+        let id = ImageId(table_digest(self.table.iter()).0);
+        let blocks = self.table.iter().map(|entry| entry.root.blocks).max().unwrap_or(0);
+        ImageLabel { id, number, taken, blocks }
     }
 
     /// The snapshot table.
     pub fn content(&self) -> Vec<u8> {
-        self.changed.table().iter().flat_map(SnapshotEntry::to_bytes).collect()
+        self.table.iter().flat_map(SnapshotEntry::to_bytes).collect()
     }
 
-    /// Regions with a changed live block.
-    pub fn changed_regions(&self) -> BTreeSet<u32> {
-        regions_of(self.changed.runs())
+    /// Regions with a changed live block, in order.
+    pub fn changed_regions(&self) -> impl Iterator<Item = u32> + '_ {
+        self.changed.iter()
+    }
+
+    /// The number of these.
+    pub fn changed_count(&self) -> usize {
+        self.changed.len()
+    }
+
+    /// Bytes of memory, about: they depend on the size of the block space alone.
+    pub fn memory(&self) -> u64 {
+        let maps = self.maps.lock();
+        let maps =
+            (maps.live.len() + maps.new.values().map(Vec::len).sum::<usize>()) * (REACHED_WORDS * 8 + 48);
+        self.live.memory() + self.changed.memory() + maps as u64
+    }
+
+    /// Which places of a region have a live block, and which each new snapshot adds.
+    fn places(&self, region: u32) -> Result<(RegionBits, Vec<RegionBits>), SourceError> {
+        let number = u64::from(region) / REGIONS_OF_MAP as u64;
+        let mut maps = self.maps.lock();
+        if !maps.numbers.contains(&number) {
+            // Regions come in order, so the next ones are wanted soon. Each new snapshot takes
+            // memory for its own blocks.
+            let snapshots = self.table.len().saturating_sub(self.common.len()) as u64;
+            let numbers = number..number + (2 * MAPS_AT_ONCE / (snapshots + 1)).clamp(1, MAPS_AT_ONCE);
+            *maps = KnownMaps::default();
+            let live = self.reached.words_in(numbers.clone())?;
+            let new = self.reached.lacked_in(&self.common, numbers.clone())?;
+            *maps = KnownMaps { numbers, live, new };
+        }
+        let at = region as usize % REGIONS_OF_MAP * REGION_WORDS;
+        let of_region = |words: &[u64; REACHED_WORDS]| -> RegionBits {
+            words.get(at..).and_then(|words| words.first_chunk()).copied().unwrap_or_default()
+        };
+        let live = maps.live.get(&number).map(|words| of_region(words)).unwrap_or_default();
+        let new = maps.new.get(&number).into_iter().flatten().map(|words| of_region(words));
+        Ok((live, new.collect()))
     }
 
     /// The live blocks of a region.
@@ -144,20 +263,75 @@ impl VolumeImage {
     /// # Errors
     /// The device failed.
     pub fn region(&self, region: u32) -> Result<RegionBlocks, SourceError> {
-        let (first, end) = (u64::from(region) * BLOCKS, (u64::from(region) + 1) * BLOCKS);
-        let runs = self.live.runs();
-        let start = runs.partition_point(|(vbn, count)| vbn.0 + count <= first);
-        let within: Vec<Run> = runs
-            .iter()
-            .skip(start)
-            .take_while(|(vbn, _)| vbn.0 < end)
-            .map(|(vbn, count)| (Vbn(vbn.0.max(first)), (vbn.0 + count).min(end) - vbn.0.max(first)))
+        Ok(self.region_with_new(region)?.0)
+    }
+
+    /// The live blocks of a region, and which of them each new snapshot adds.
+    fn region_with_new(&self, region: u32) -> Result<(RegionBlocks, Vec<RegionBits>), SourceError> {
+        let (first, (live, new)) = (u64::from(region) * BLOCKS, self.places(region)?);
+        let is_live = |place: &u64| live[*place as usize / 64] >> (place % 64) & 1 == 1;
+        let places: Vec<u64> = (0..BLOCKS).filter(is_live).collect();
+        let runs: Vec<Run> = places
+            .chunk_by(|one, next| one + 1 == *next)
+            .filter_map(|run| Some((Vbn(first + run.first()?), run.len() as u64)))
             .collect();
-        let read = self.live.read(&within)?;
-        let places = within.iter().flat_map(|(vbn, count)| vbn.0 - first..vbn.0 - first + count);
+        let read = self.volume.read_blocks_at(&self.at, &runs)?;
         let mut blocks = RegionBlocks::new();
-        places.zip(&read).for_each(|(place, block)| blocks.push(place as usize, &block[..]));
-        Ok(blocks)
+        places.into_iter().zip(&read).for_each(|(place, block)| blocks.push(place as usize, &block[..]));
+        Ok((blocks, new))
+    }
+
+    /// Checks that the blocks of a sum are those that the trees name.
+    fn prove(&self, put: Sum) -> Result<(), SourceError> {
+        let mut named = Sum::default();
+        self.reached.checksums_lacked_by(&self.common, &mut |vbn, checksum| named.add(vbn, &checksum))?;
+        if put == named {
+            return Ok(());
+        }
+        if put.blocks == named.blocks {
+            return Err(SourceError::Unproved);
+        }
+        // Blocks that a map has and no tree reaches: a check reports them, and they harm nothing.
+        tracing::warn!(
+            put = put.blocks,
+            named = named.blocks,
+            "the maps of the volume have other blocks than its trees, so the blocks of the image were not checked"
+        );
+        Ok(())
+    }
+
+    /// Compares regions that an interrupted update has put with those of the volume. Returns the
+    /// sum of the equal ones, and the others.
+    fn compare(
+        &self,
+        update: &Arc<Update>,
+        regions: &[u32],
+        (workers, cancel): (&Arc<dyn Workers>, &Arc<AtomicBool>),
+    ) -> Result<(Sum, Vec<u32>), SourceError> {
+        let (mut sum, mut others) = (Sum::default(), Vec::new());
+        for some in regions.chunks(REGIONS_AT_ONCE) {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(StreamError::Cancelled.into());
+            }
+            let mut started = Vec::new();
+            for region in some {
+                let (blocks, new) = self.region_with_new(*region)?;
+                let (update, region) = (update.clone(), *region);
+                let job = Arc::new(move || {
+                    update.is_same(region, &blocks).then(|| Sum::of_region(region, &blocks, &new))
+                });
+                let other = job.clone();
+                started.push((region, job, beside(workers, move || other()).ok()));
+            }
+            for (region, job, receiver) in started {
+                let same = receiver.and_then(|receiver| receiver.recv().ok());
+                match same.unwrap_or_else(|| job()) {
+                    Some(same) => sum.join(same),
+                    None => others.push(region),
+                }
+            }
+        }
+        Ok((sum, others))
     }
 
     /// Brings a snapshot into the bucket: the whole update. It is resumed if it was interrupted.
@@ -205,33 +379,43 @@ impl VolumeImage {
             return Ok(Updated { seen, regions: 0, resumed: 0, bytes: 0 });
         }
         let update = Arc::new(owner.begin(owner.newest().map(|newest| newest.id), label.id, cancel)?);
-        let live = regions_of(image.live.runs());
-        let mut regions = image.changed_regions();
-        regions.extend(again.iter().filter(|region| live.contains(region)));
-        regions.extend(owner.regions().filter(|region| !live.contains(region)));
-        let regions: Vec<u32> = regions.into_iter().filter(|region| !update.has(*region)).collect();
+        let live = &image.live;
+        let mut regions = image.changed.clone();
+        regions.extend(again.iter().copied().filter(|region| live.contains(*region)));
+        regions.extend(owner.regions().filter(|region| !live.contains(*region)));
+        let (left, regions): (Vec<u32>, Vec<u32>) = regions.iter().partition(|region| update.has(*region));
+        // Regions of an interrupted update count if they are as they are now.
+        let mut sum = Sum::default();
+        let (same, others) = image.compare(&update, &left, (workers, cancel))?;
+        sum.join(same);
+        let regions: Vec<u32> = [others, regions].concat();
         let mut at = UpdateProgress { done: 0, regions: regions.len() as u64, bytes: 0 };
         told(at);
         for some in regions.chunks(REGIONS_AT_ONCE) {
             let mut started = Vec::new();
             for region in some {
-                let blocks = Arc::new(image.region(*region)?);
+                let (blocks, new) = image.region_with_new(*region)?;
                 let job = {
-                    let (update, cancel, region, blocks) =
-                        (update.clone(), cancel.clone(), *region, blocks.clone());
-                    move || update.put_region(region, &blocks, &cancel)
+                    let (update, cancel, region) = (update.clone(), cancel.clone(), *region);
+                    move || {
+                        let sum = Sum::of_region(region, &blocks, &new);
+                        update.put_region(region, &blocks, &cancel).map(|()| sum)
+                    }
                 };
-                started.push((*region, blocks, beside(workers, job).ok()));
+                let job = Arc::new(job);
+                let other = job.clone();
+                started.push((job, beside(workers, move || other()).ok()));
             }
-            for (region, blocks, receiver) in started {
+            for (job, receiver) in started {
                 let put = receiver.and_then(|receiver| receiver.recv().ok());
                 // Without a thread it is put from here.
-                put.unwrap_or_else(|| update.put_region(region, &blocks, cancel))?;
+                sum.join(put.unwrap_or_else(|| job())?);
             }
             at.done += some.len() as u64;
             at.bytes = update.bytes();
             told(at);
         }
+        image.prove(sum)?;
         let seen = owner.commit(&update, label, &image.content(), now, cancel)?;
         Ok(Updated { seen, regions: at.regions, resumed: update.resumed() as u64, bytes: update.bytes() })
     }

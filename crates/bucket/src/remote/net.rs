@@ -82,22 +82,57 @@ impl Net {
         let trail = RefCell::new(Trail { extra, ..Trail::default() });
         runtime.block_on(TRAIL.scope(trail, async {
             let mut call = Box::pin(call);
-            let mut left = limit;
-            let outcome = loop {
-                if cancel.load(Ordering::Relaxed) {
-                    break Err(Stopped::Cancelled);
-                }
-                if left.is_zero() {
-                    break Err(Stopped::TimedOut);
-                }
-                let step = left.min(CANCEL_POLL);
-                match tokio::time::timeout(step, &mut call).await {
-                    Ok(outcome) => break Ok(outcome),
-                    Err(_) => left -= step,
-                }
-            };
+            let outcome = watch(limit, cancel, &mut call).await;
             (outcome, TRAIL.with(|trail| trail.take()))
         }))
+    }
+
+    /// As [`Net::run`], on the threads of the runtime: a long answer does not wake the calling
+    /// thread for each of its pieces.
+    pub(super) fn run_apart<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        cancel: &AtomicBool,
+        call: impl Future<Output = T> + Send + 'static,
+    ) -> (Result<T, Stopped>, Trail) {
+        let Some(runtime) = &self.runtime else { return (Err(Stopped::Cancelled), Trail::default()) };
+        let mut task = runtime.spawn(TRAIL.scope(RefCell::default(), async {
+            let done = call.await;
+            (done, TRAIL.with(|trail| trail.take()))
+        }));
+        match runtime.block_on(watch(limit, cancel, &mut task)) {
+            Ok(Ok((done, trail))) => (Ok(done), trail),
+            Ok(Err(ended)) => match ended.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => (Err(Stopped::Cancelled), Trail::default()),
+            },
+            Err(stopped) => {
+                task.abort();
+                (Err(stopped), Trail::default())
+            }
+        }
+    }
+}
+
+/// Waits for a call until `limit` is over or `cancel` is set.
+async fn watch<F: Future + Unpin>(
+    limit: Duration,
+    cancel: &AtomicBool,
+    call: &mut F,
+) -> Result<F::Output, Stopped> {
+    let mut left = limit;
+    loop {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Stopped::Cancelled);
+        }
+        if left.is_zero() {
+            return Err(Stopped::TimedOut);
+        }
+        let step = left.min(CANCEL_POLL);
+        match tokio::time::timeout(step, &mut *call).await {
+            Ok(outcome) => return Ok(outcome),
+            Err(_) => left -= step,
+        }
     }
 }
 

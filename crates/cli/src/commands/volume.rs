@@ -36,7 +36,7 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
                 note_line(&format!("warning: {warning}"));
             }
         }
-        Volume::Open { from, name, at, read_only, device, fill_rate, cache } => {
+        Volume::Open { from, name, at, read_only, device, fill_rate, size, cache } => {
             let (bucket, volume) =
                 from.split_once(':').filter(|(_, volume)| !volume.is_empty()).ok_or_else(|| {
                     Failure::new(
@@ -53,6 +53,7 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
                 devices: absolute(&device)?,
                 fill_bytes: fill_rate.map(|rate| rate.0),
                 cache: cache_of(&cache)?,
+                size_bytes: size.map(|size| size.0),
             };
             let job: api::Job = client.post(&format!("/v1/buckets/{}/open", segment(bucket)?), &request)?;
             let Some(api::JobOutcome::Opened(volume)) = follow(job, client, output)? else { return Ok(()) };

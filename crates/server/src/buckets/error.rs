@@ -274,7 +274,7 @@ fn source_kind(error: &SourceError) -> ErrorKind {
             ImagesError::Base { .. } | ImagesError::NoBlock(_) | ImagesError::Rule(_) => ErrorKind::Failed,
         },
         SourceError::Stream(StreamError::Diverged { .. }) => ErrorKind::Diverged,
-        SourceError::Table(_) => ErrorKind::Damaged,
+        SourceError::Table(_) | SourceError::Unproved => ErrorKind::Damaged,
         SourceError::Stream(_) | SourceError::Volume(_) => ErrorKind::Failed,
     }
 }
@@ -287,6 +287,9 @@ fn source_next(error: &SourceError) -> String {
                 .into()
         }
         SourceError::Table(_) => "mirror the volume to another path of the bucket".into(),
+        SourceError::Unproved => {
+            "find the damaged blocks with `cairn volume scrub`, and repair them; the mirror then continues by itself".into()
+        }
         SourceError::Stream(_) | SourceError::Volume(_) => {
             "see the log of the server; `cairn volume check` checks the volume".into()
         }

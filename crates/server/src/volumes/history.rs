@@ -266,8 +266,8 @@ impl OpenVolume {
     pub(super) fn refuse_to_grow(&self) -> Result<(), ServerError> {
         if self.is_cached() {
             return Err(ServerError::Invalid {
-                fault: "the devices of the volume are a cache, and cannot grow",
-                next: "create a larger volume, and copy the data",
+                fault: "a volume on a cache does not grow while it is open",
+                next: "wait until `cairn volume show VOLUME` reports nothing that is only here, delete the volume, and open it from its bucket with --size",
             });
         }
         match &self.under {

@@ -1,23 +1,27 @@
-//! The blocks that a cache below the volume may evict, as an image elsewhere has them.
+//! The blocks of a snapshot and of all earlier ones, as an image elsewhere has them: those that a
+//! cache below the volume may evict, and those that an update of that image takes.
 //!
 //! An image of a snapshot has each block that this snapshot or an earlier one reaches. No such
 //! block is written while the snapshot exists. So a cache may evict it, if it can read it from that
 //! image. It may also evict a block that is not in use. It must keep all other blocks: they came
 //! after the snapshot, or are on their way to their places.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use cairn_base::{Checksum, Lba, SnapshotId, Vbn};
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
-use cairn_format::{Role, SnapshotEntry};
+use cairn_format::{Role, Root, SnapshotEntry};
 
 use crate::error::{Place, VolumeError};
 use crate::known_files::ACTIVE_MAP;
 use crate::memory::roots::Reader;
+use crate::past::snapshots::Whereabouts;
 use crate::read::compare::{Maps, words_of};
 use crate::read::image::Image;
 use crate::read::store::Wanted;
+use crate::read::walk::{Rooted, new_blocks};
 use crate::volume::Volume;
 
 /// Blocks that [`Reached::words`] covers: those of one block of a map.
@@ -29,7 +33,8 @@ pub const REACHED_WORDS: usize = (BITS_PER_MAP_BLOCK / 64) as usize;
 pub struct Reached {
     volume: Arc<Volume>,
     target: SnapshotEntry,
-    images: Vec<Image>,
+    /// In order; the last one is the target.
+    images: Vec<(SnapshotEntry, Image)>,
 }
 
 impl Volume {
@@ -42,7 +47,9 @@ impl Volume {
         let mut images = Vec::new();
         for entry in entries.iter().filter(|entry| entry.id <= target) {
             match self.image(Some(entry.id)) {
-                Ok(image) => images.push(image),
+                // It may have been deleted and received again meanwhile.
+                Ok(image) if *image.root() == entry.root => images.push((entry.clone(), image)),
+                Ok(_) => return Err(VolumeError::NoSuchSnapshot(entry.id)),
                 Err(VolumeError::NoSuchSnapshot(id)) if id != target => {}
                 Err(error) => return Err(error),
             }
@@ -102,7 +109,7 @@ impl Reached {
     pub fn words(&self, number: u64) -> Result<Box<[u64; REACHED_WORDS]>, VolumeError> {
         let mut words = Box::new([0; REACHED_WORDS]);
         let mut known: HashSet<(Vbn, Checksum)> = HashSet::new();
-        for image in &self.images {
+        for (_, image) in &self.images {
             let (store, redirects) = (&self.volume.store, image.redirects());
             let tree = Maps { store, redirects }.tree(image.root().active_map);
             let Some(pointer) = tree.pointers(&[Lba(number)]).pop().transpose()? else { continue };
@@ -117,5 +124,132 @@ impl Reached {
             }
         }
         Ok(words)
+    }
+
+    /// The snapshots, in order. Those that were deleted before the maps were held are left out.
+    pub fn entries(&self) -> impl Iterator<Item = &SnapshotEntry> {
+        self.images.iter().map(|(entry, _)| entry)
+    }
+
+    /// The places of the blocks of these snapshots.
+    pub fn whereabouts(&self) -> Option<Whereabouts> {
+        self.images.last().map(|(_, image)| image.whereabouts())
+    }
+
+    /// Blocks of maps in all: each covers [`REACHED_BLOCKS`] blocks.
+    pub fn map_blocks(&self) -> u64 {
+        let blocks = self.images.iter().map(|(entry, _)| entry.root.blocks).max().unwrap_or(0);
+        blocks.div_ceil(REACHED_BLOCKS)
+    }
+
+    /// As [`Reached::words`] for many blocks of maps at once: those with a bit, in order. It takes
+    /// memory for these, and for the maps of all snapshots there.
+    ///
+    /// # Errors
+    /// A block of a map cannot be read.
+    pub fn words_in(
+        &self,
+        numbers: Range<u64>,
+    ) -> Result<BTreeMap<u64, Box<[u64; REACHED_WORDS]>>, VolumeError> {
+        self.words_of_maps(numbers, self.entries().map(|entry| &entry.root))
+    }
+
+    fn words_of_maps<'a>(
+        &self,
+        numbers: Range<u64>,
+        roots: impl Iterator<Item = &'a Root>,
+    ) -> Result<BTreeMap<u64, Box<[u64; REACHED_WORDS]>>, VolumeError> {
+        let mut found: BTreeMap<u64, Box<[u64; REACHED_WORDS]>> = BTreeMap::new();
+        let Some((_, last)) = self.images.last() else { return Ok(found) };
+        // The places as the target has them: they are also those of the snapshots before it.
+        let maps = Maps { store: &self.volume.store, redirects: last.redirects() };
+        let mut failed = None;
+        let mut visit = |number: u64, bits: &[u8]| {
+            let words = found.entry(number).or_insert_with(|| Box::new([0; REACHED_WORDS]));
+            for (word, bytes) in words.iter_mut().zip(bits.chunks_exact(8)) {
+                *word |= bytes.try_into().map_or(0, u64::from_le_bytes);
+            }
+        };
+        let roots = roots.map(|root| root.active_map);
+        maps.each_region_in(numbers, roots, &mut visit, &mut |_, _, error| {
+            failed.get_or_insert(error);
+        });
+        failed.map_or(Ok(found), Err)
+    }
+
+    /// The snapshots that a reader with `have` lacks, each with its parent if that is held. The
+    /// parent is at the reader, or is such a snapshot as well.
+    fn lacking<'a>(
+        &'a self,
+        have: &'a BTreeSet<SnapshotId>,
+    ) -> impl Iterator<Item = (&'a SnapshotEntry, Option<Root>)> + 'a {
+        let roots: HashMap<SnapshotId, Root> = self.entries().map(|entry| (entry.id, entry.root)).collect();
+        let lacks = self.entries().filter(|entry| !have.contains(&entry.id));
+        lacks.map(move |entry| (entry, roots.get(&entry.parent).copied()))
+    }
+
+    /// The blocks that a reader with the snapshots `have` lacks, for some blocks of maps: of each
+    /// snapshot those that its parent does not have. It takes memory for these.
+    ///
+    /// # Errors
+    /// A block of a map cannot be read.
+    pub fn lacked_in(
+        &self,
+        have: &BTreeSet<SnapshotId>,
+        numbers: Range<u64>,
+    ) -> Result<BTreeMap<u64, Vec<Box<[u64; REACHED_WORDS]>>>, VolumeError> {
+        let mut found: BTreeMap<u64, Vec<Box<[u64; REACHED_WORDS]>>> = BTreeMap::new();
+        for (entry, parent) in self.lacking(have) {
+            let parent = parent.map(|root| self.words_of_maps(numbers.clone(), std::iter::once(&root)));
+            let parent = parent.transpose()?.unwrap_or_default();
+            for (number, mut words) in self.words_of_maps(numbers.clone(), std::iter::once(&entry.root))? {
+                if let Some(before) = parent.get(&number) {
+                    words.iter_mut().zip(before.iter()).for_each(|(word, before)| *word &= !before);
+                }
+                if words.iter().any(|word| *word != 0) {
+                    found.entry(number).or_default().push(words);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Calls `visit` with the blocks that a reader with the snapshots `have` lacks: the number of a
+    /// block of a map, and its bits. A number may come several times.
+    ///
+    /// # Errors
+    /// A block of a map cannot be read.
+    pub fn lacked_by(
+        &self,
+        have: &BTreeSet<SnapshotId>,
+        visit: &mut dyn FnMut(u64, &[u64; REACHED_WORDS]),
+    ) -> Result<(), VolumeError> {
+        let Some((_, last)) = self.images.last() else { return Ok(()) };
+        let maps = Maps { store: &self.volume.store, redirects: last.redirects() };
+        self.lacking(have)
+            .try_for_each(|(entry, parent)| maps.each_only_in(&entry.root, parent.as_slice(), visit))
+    }
+
+    /// Calls `visit` with the blocks of [`Reached::lacked_in`], as the trees name them: the number
+    /// and the checksum of each.
+    ///
+    /// # Errors
+    /// A node of a tree cannot be read.
+    pub fn checksums_lacked_by(
+        &self,
+        have: &BTreeSet<SnapshotId>,
+        visit: &mut dyn FnMut(Vbn, Checksum),
+    ) -> Result<(), VolumeError> {
+        let Some((_, last)) = self.images.last() else { return Ok(()) };
+        let redirects = last.redirects();
+        for (entry, parent) in self.lacking(have) {
+            let base = parent.as_ref().map(|root| Rooted { root, redirects });
+            let new = Rooted { root: &entry.root, redirects };
+            new_blocks(&self.volume.store, base, new, &mut |block| {
+                visit(block.pointer.vbn, block.pointer.checksum);
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 }

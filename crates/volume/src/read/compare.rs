@@ -2,6 +2,7 @@
 //! skipped.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use cairn_base::{Checksum, Lba, Vbn};
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
@@ -15,6 +16,9 @@ use crate::read::tree::{BATCH, Tree, difference, pointer_in, span};
 
 /// A run of blocks: the first and how many.
 pub type Run = (Vbn, u64);
+
+/// The bits of a block of a map.
+pub(crate) type Words = [u64; (BITS_PER_MAP_BLOCK / 64) as usize];
 
 /// Reads and compares the maps of one volume's roots.
 #[derive(Clone, Copy)]
@@ -31,6 +35,20 @@ impl<'a> Maps<'a> {
     /// Blocks that `root` reaches and none of `others` does. Put the one that shares most first in
     /// `others`: regions whose map block is the same in it are skipped.
     pub(crate) fn only_in(&self, root: &Root, others: &[Root]) -> Result<Vec<Run>, VolumeError> {
+        let mut runs = Vec::new();
+        self.each_only_in(root, others, &mut |at, words| {
+            append_runs(&mut runs, at * BITS_PER_MAP_BLOCK, words);
+        })?;
+        Ok(runs)
+    }
+
+    /// The same as words, for each block of the map that differs, in order.
+    pub(crate) fn each_only_in(
+        &self,
+        root: &Root,
+        others: &[Root],
+        visit: &mut dyn FnMut(u64, &Words),
+    ) -> Result<(), VolumeError> {
         let mine = self.tree(root.active_map);
         let nothing = TreeRef::empty(root.active_map.length);
         let first = self.tree(others.first().map_or(nothing, |other| other.active_map));
@@ -41,7 +59,6 @@ impl<'a> Maps<'a> {
             }
             Ok(())
         })?;
-        let mut runs = Vec::new();
         for chunk in regions.chunks(BATCH) {
             let lbas: Vec<_> = chunk.iter().map(|(at, _, _)| Lba(*at)).collect();
             let mut masks = vec![chunk.iter().map(|(_, old, _)| *old).collect::<Vec<_>>()];
@@ -62,10 +79,10 @@ impl<'a> Maps<'a> {
                         *word &= !other;
                     }
                 }
-                append_runs(&mut runs, at * BITS_PER_MAP_BLOCK, &words);
+                visit(*at, &words);
             }
         }
-        Ok(runs)
+        Ok(())
     }
 
     /// Which of `vbns` the root reaches.
@@ -119,13 +136,30 @@ impl<'a> Maps<'a> {
         visit: &mut dyn FnMut(u64, &[u8]),
         damaged: &mut dyn FnMut(u64, u64, VolumeError),
     ) {
+        self.each_region_in(0..u64::MAX, maps, visit, damaged);
+    }
+
+    /// The same for the regions in `range`. It takes memory for each block of these.
+    pub(crate) fn each_region_in(
+        &self,
+        range: Range<u64>,
+        maps: impl Iterator<Item = TreeRef>,
+        visit: &mut dyn FnMut(u64, &[u8]),
+        damaged: &mut dyn FnMut(u64, u64, VolumeError),
+    ) {
         // A block counts at its place: a source may give the number of a block of one region to
         // another one, and neither may hide the other.
         let mut seen: HashSet<(Vbn, Checksum, u8, u64)> = HashSet::new();
         let key =
             |(pointer, level, at): &(BlockPointer, u8, u64)| (pointer.vbn, pointer.checksum, *level, *at);
-        let mut round: Vec<(BlockPointer, u8, u64)> =
-            maps.filter(|map| !map.pointer.is_hole()).map(|map| (map.pointer, map.height, 0)).collect();
+        let is_within = |level: u8, at: u64| {
+            let regions = if level == 0 { 1 } else { span(level).saturating_mul(FANOUT) };
+            at < range.end && at.saturating_add(regions) > range.start
+        };
+        let mut round: Vec<(BlockPointer, u8, u64)> = maps
+            .filter(|map| !map.pointer.is_hole() && is_within(map.height, 0))
+            .map(|map| (map.pointer, map.height, 0))
+            .collect();
         while !round.is_empty() {
             round.retain(|block| seen.insert(key(block)));
             round.sort_unstable_by_key(|(pointer, _, _)| pointer.vbn);
@@ -148,6 +182,7 @@ impl<'a> Maps<'a> {
                     }
                     let children = (0..FANOUT)
                         .map(|slot| (pointer_in(&block, slot as usize), level - 1, at + slot * span(*level)))
+                        .filter(|block| is_within(block.1, block.2))
                         .filter(|block| !block.0.is_hole() && !seen.contains(&key(block)));
                     below.extend(children);
                 }
@@ -167,7 +202,7 @@ fn wanted(pointer: BlockPointer, level: u8, at: u64) -> Wanted {
 }
 
 /// The bits of a map block as words.
-pub(crate) fn words_of(block: &[u8; cairn_base::BLOCK_SIZE]) -> [u64; (BITS_PER_MAP_BLOCK / 64) as usize] {
+pub(crate) fn words_of(block: &[u8; cairn_base::BLOCK_SIZE]) -> Words {
     let mut words = [0; (BITS_PER_MAP_BLOCK / 64) as usize];
     for (word, bytes) in words.iter_mut().zip(block.chunks_exact(8)) {
         let mut raw = [0; 8];

@@ -8,6 +8,7 @@ use cairn_format::FANOUT;
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
 
 use crate::known_files::ACTIVE_MAP;
+use crate::past::evictable::{REACHED_BLOCKS, REACHED_WORDS};
 use crate::read::compare::Maps;
 
 use super::*;
@@ -18,6 +19,11 @@ const BLOCKS: u64 = (REGIONS - 1) * BITS_PER_MAP_BLOCK + 5000;
 
 /// A freshly opened volume with blocks in a few regions under either node, and snapshots.
 fn scattered() -> (Arc<MemoryDevice>, Arc<Volume>) {
+    let (device, volume, _) = scattered_with_its_file();
+    (device, volume)
+}
+
+fn scattered_with_its_file() -> (Arc<MemoryDevice>, Arc<Volume>, FileId) {
     let (device, volume) = fresh(BLOCKS);
     let lun = file(&volume, 400);
     volume.create_snapshot("empty").expect("it is made");
@@ -36,7 +42,7 @@ fn scattered() -> (Arc<MemoryDevice>, Arc<Volume>) {
     }
     drop(volume);
     let volume = open(&device);
-    (device, volume)
+    (device, volume, lun)
 }
 
 /// The blocks that the tree of a root reaches; uses no map.
@@ -193,5 +199,64 @@ fn rollback_brings_back_a_volume_whose_present_map_has_rotted() {
         }
         drop(volume);
         assert_eq!(read(&open(&device), lun, 0, 2), [300, 301], "{note}");
+    }
+}
+
+/// The blocks with a bit, each as often as a snapshot adds it.
+fn blocks_of_words<'a>(words: impl IntoIterator<Item = (u64, &'a [u64; REACHED_WORDS])>) -> Vec<Vbn> {
+    let bits = |(number, words): (u64, &[u64; REACHED_WORDS])| {
+        let at = |bit: u64| words[(bit / 64) as usize] >> (bit % 64) & 1 == 1;
+        let bits: Vec<u64> = (0..REACHED_BLOCKS).filter(|bit| at(*bit)).collect();
+        bits.into_iter().map(move |bit| Vbn(number * REACHED_BLOCKS + bit))
+    };
+    let mut blocks: Vec<Vbn> = words.into_iter().flat_map(bits).collect();
+    blocks.sort_unstable();
+    blocks
+}
+
+#[test]
+fn maps_and_trees_agree_on_the_blocks_that_each_reader_lacks() {
+    let (_device, volume, lun) = scattered_with_its_file();
+    let ids: Vec<SnapshotId> = volume.snapshots().into_iter().map(|snapshot| snapshot.id).collect();
+    // A branch: the state before is kept as a snapshot of its own.
+    volume.rollback(ids[2]).expect("it goes back");
+    write(&volume, lun, 7, 90, 9000).expect("there is room");
+    let last = volume.create_snapshot("last").expect("it is made").id;
+    for have in [vec![], ids[..1].to_vec(), ids[..3].to_vec(), vec![ids[1], ids[4]], ids.clone()] {
+        let reached = volume.reached_up_to(last).expect("it is there");
+        let common: BTreeSet<SnapshotId> = have.iter().copied().collect();
+        let lacked = reached.lacked_in(&common, 0..reached.map_blocks()).expect("maps");
+        let all = lacked.iter().flat_map(|(number, words)| words.iter().map(|words| (*number, &**words)));
+        let of_maps = blocks_of_words(all);
+        let mut of_trees = Vec::new();
+        reached.checksums_lacked_by(&common, &mut |vbn, _| of_trees.push(vbn)).expect("trees");
+        of_trees.sort_unstable();
+        assert_eq!(of_maps, of_trees, "{have:?}");
+        let mut visited = Vec::new();
+        let mut visit = |number: u64, words: &[u64; REACHED_WORDS]| visited.push((number, Box::new(*words)));
+        reached.lacked_by(&common, &mut visit).expect("maps");
+        assert_eq!(blocks_of_words(visited.iter().map(|(number, words)| (*number, &**words))), of_maps);
+        let once: BTreeSet<Vbn> = of_maps.into_iter().collect();
+        let changes = volume.changed_blocks(&have, last).expect("maps");
+        let changed = changes.runs.iter().flat_map(|(first, count)| (0..*count).map(|n| Vbn(first.0 + n)));
+        assert!(once.iter().copied().eq(changed), "{have:?}");
+        // All of them, in windows and one by one.
+        let live: BTreeSet<Vbn> = volume
+            .changed_blocks(&[], last)
+            .expect("maps")
+            .runs
+            .iter()
+            .flat_map(|(first, count)| (0..*count).map(|n| Vbn(first.0 + n)))
+            .collect();
+        let mut found = BTreeSet::new();
+        for first in (0..reached.map_blocks()).step_by(7) {
+            let words = reached.words_in(first..first + 7).expect("maps");
+            assert!(words.keys().all(|number| (first..first + 7).contains(number)));
+            found.extend(blocks_of_words(words.iter().map(|(number, words)| (*number, &**words))));
+            for (number, words) in &words {
+                assert_eq!(reached.words(*number).expect("a map"), *words);
+            }
+        }
+        assert_eq!(found, live);
     }
 }

@@ -74,3 +74,41 @@ fn decoders_hold_against_random_changes() {
         assert!(Root::parse(&bytes[..bytes.len() - 1], VOLUME).is_err());
     }
 }
+
+#[test]
+fn changes_of_a_table_are_those_of_a_map() {
+    use super::super::table::Delta;
+    for seed in 0..50 {
+        let mut rng = Rng::new(seed);
+        let (mut delta, mut model) = (Delta::default(), BTreeMap::new());
+        let (mut table, mut whole) = (Table::default(), BTreeMap::new());
+        let entry = |rng: &mut Rng| match rng.one_in(4) {
+            true => Entry::NONE,
+            false => Entry { length: 1 + rng.below(9) as u32, ..Entry::NONE },
+        };
+        for _ in 0..200 {
+            let (region, entry) = (rng.below(300) as u32, entry(&mut rng));
+            delta.insert(region, entry);
+            model.insert(region, entry);
+            let (region, entry) = (rng.below(400) as u32, entry_there(&mut rng));
+            table.set(region, entry);
+            whole.insert(region, entry);
+        }
+        assert_eq!(delta.len(), model.len());
+        assert_eq!(delta.to_vec(), model.clone().into_iter().collect::<Vec<_>>());
+        assert!((0..310).all(|region| delta.get(region) == model.get(&region).copied()));
+        let mut told = BTreeMap::new();
+        table.merge(&delta.put, &mut |region, before, now| {
+            told.insert(region, (before, now));
+        });
+        for (region, entry) in model.into_iter().filter(|(_, entry)| entry.is_there()) {
+            assert_eq!(told.remove(&region), Some((whole.insert(region, entry), entry)));
+        }
+        assert!(told.is_empty());
+        assert!(table.iter().eq(whole));
+    }
+}
+
+fn entry_there(rng: &mut Rng) -> Entry {
+    Entry { length: 100 + rng.below(9) as u32, ..Entry::NONE }
+}

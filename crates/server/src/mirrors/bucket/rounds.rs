@@ -136,7 +136,9 @@ pub(super) fn consequence(error: &SourceError) -> Consequence {
         },
         SourceError::Stream(StreamError::Diverged { .. }) => stop(Why::Diverged),
         SourceError::Table(_) => stop(Why::Damaged),
-        SourceError::Stream(_) | SourceError::Volume(_) => Consequence::Retry { anew: false },
+        SourceError::Stream(_) | SourceError::Volume(_) | SourceError::Unproved => {
+            Consequence::Retry { anew: false }
+        }
     }
 }
 

@@ -69,6 +69,7 @@ impl Failure {
     fn is_cancelled(&self) -> bool {
         match self {
             Failure::Source(SourceError::Images(ImagesError::Store(error))) => error.is_cancelled(),
+            Failure::Source(SourceError::Stream(StreamError::Cancelled)) => true,
             Failure::Server(ServerError::Cancelled | ServerError::Ending) => true,
             Failure::Source(_) | Failure::Stopped(_) | Failure::Server(_) => false,
         }

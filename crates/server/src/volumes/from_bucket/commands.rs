@@ -54,6 +54,13 @@ impl Server {
                 next: "leave out --read-only and --device, or --cache-disk and --cache-size",
             });
         }
+        if request.size_bytes.is_some() && request.read_only {
+            return Err(ServerError::Invalid {
+                fault: "a volume that takes no writes has the size of its image",
+                next: "leave out --read-only or --size",
+            });
+        }
+        let blocks = request.size_bytes.map(blocks_of).transpose()?;
         let (clock, drills) = (self.clock.clone(), self.drills.clone());
         let bucket_mirrors = self.bucket_mirrors.clone();
         let (bucket, request) = (bucket.to_owned(), request.clone());
@@ -86,6 +93,7 @@ impl Server {
                 read_only: request.read_only,
                 devices: &request.devices,
                 fill_bytes: request.fill_bytes,
+                blocks,
                 cache: cache.as_ref(),
                 beside: Some(&beside),
             };

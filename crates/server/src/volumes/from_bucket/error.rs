@@ -71,6 +71,16 @@ pub enum FromBucketError {
         /// Bytes.
         have: u64,
     },
+    /// A volume cannot shrink.
+    #[error("`{volume}` has {}, and cannot shrink to {}", ByteSize(*has), ByteSize(*size))]
+    Shrinks {
+        /// The volume.
+        volume: String,
+        /// As given, in bytes.
+        size: u64,
+        /// Bytes.
+        has: u64,
+    },
     /// The cache is too small.
     #[error("a cache of {} is too small", ByteSize(*bytes))]
     CacheTooSmall {
@@ -201,9 +211,10 @@ impl FromBucketError {
             E::NoVolume { .. } | E::NoImage { .. } => ErrorKind::NotFound,
             E::SeveralVolumes { .. } | E::NotNewest { .. } | E::NoName { .. } => ErrorKind::Usage,
             E::Here { .. } => ErrorKind::Taken,
-            E::DevicesTooSmall { .. } | E::CacheTooSmall { .. } | E::CacheDiskFull { .. } => {
-                ErrorKind::TooSmall
-            }
+            E::DevicesTooSmall { .. }
+            | E::CacheTooSmall { .. }
+            | E::CacheDiskFull { .. }
+            | E::Shrinks { .. } => ErrorKind::TooSmall,
             E::NotAFolder { .. } | E::NoHoles { .. } => ErrorKind::Usage,
             E::OtherCache { .. } | E::NameInUse { .. } => ErrorKind::Taken,
             E::ReadOnly { .. } => ErrorKind::WrongRole,
@@ -245,6 +256,7 @@ impl FromBucketError {
             E::DevicesTooSmall { .. } => {
                 "name more or larger devices with --device, or leave it out for a sparse file".into()
             }
+            E::Shrinks { .. } => "give a larger --size, or leave it out".into(),
             E::CacheTooSmall { least, .. } => {
                 format!("give a --cache-size of at least {}", ByteSize(*least))
             }

@@ -27,7 +27,7 @@ use crate::buckets::{OpenBucket, store_error};
 use crate::daemon::data_dir::guard;
 use crate::error::ServerError;
 use crate::peers::token::random_bytes;
-use crate::volumes::disks::whole;
+use crate::volumes::disks::{BLOCK, whole};
 use crate::volumes::document::{Making, VolumeDocument};
 use crate::volumes::error::VolumesError;
 use crate::volumes::open::{OpenVolume, Parts};
@@ -49,6 +49,8 @@ pub(super) struct Wanted<'a> {
     pub(super) read_only: bool,
     pub(super) devices: &'a [String],
     pub(super) fill_bytes: Option<u64>,
+    /// Blocks of its block space; none for those of the image.
+    pub(super) blocks: Option<u64>,
     /// Its devices are a cache.
     pub(super) cache: Option<&'a CacheWish>,
     /// Writes the mirror that continues the images into its folder.
@@ -304,16 +306,21 @@ impl Volumes {
         if !(SPACE_BLOCKS_MIN..=SPACE_BLOCKS_MAX).contains(&label.blocks) {
             return Err(from_bucket(FromBucketError::Table));
         }
+        let blocks = wanted.blocks.unwrap_or(label.blocks);
+        if blocks < label.blocks {
+            let (size, has) = (blocks * BLOCK, label.blocks * BLOCK);
+            return Err(from_bucket(FromBucketError::Shrinks { volume: wanted.volume(), size, has }));
+        }
         let table = snapshots_of(reader.content()).map_err(|_| from_bucket(FromBucketError::Table))?;
         let image = received(table)?;
         let role = if wanted.read_only { Role::Destination } else { Role::Normal };
-        let options = FormatOptions { id: wanted.there.id, blocks: label.blocks, role };
+        let options = FormatOptions { id: wanted.there.id, blocks, role };
         let (paths, devices) = match wanted.cache {
-            Some(cache) => cache.make_files(Volume::device_bytes(label.blocks, role), nursery)?,
-            None => self.take_devices(Some(label.blocks), role, wanted.devices, nursery)?,
+            Some(cache) => cache.make_files(Volume::device_bytes(blocks, role), nursery)?,
+            None => self.take_devices(Some(blocks), role, wanted.devices, nursery)?,
         };
         let local = whole(&devices);
-        let (need, have) = (Volume::device_bytes(label.blocks, role), local.geometry().length);
+        let (need, have) = (Volume::device_bytes(blocks, role), local.geometry().length);
         if have < need {
             return Err(from_bucket(FromBucketError::DevicesTooSmall { need, have }));
         }
@@ -325,10 +332,10 @@ impl Volumes {
         };
         state::save(&nursery.join("volume.json"), &document)?;
         let failed = record_error(name);
-        let record = FileDevice::create(record_path(nursery), presence_bytes(label.blocks))?;
+        let record = FileDevice::create(record_path(nursery), presence_bytes(blocks))?;
         let target = image.snapshots.iter().find(|entry| entry.id == image.target);
         let target = target.ok_or_else(|| from_bucket(FromBucketError::Table))?;
-        let of = (wanted.there.id, Base::of(label.id, target), label.blocks);
+        let of = (wanted.there.id, Base::of(label.id, target), blocks);
         BackedDevice::create(&record, of, random_bytes(), reader.regions()).map_err(&failed)?;
         let buckets = self.buckets.as_ref().ok_or(ServerError::Bug)?;
         // It has the patience of a volume, not that of a job.
