@@ -1,8 +1,8 @@
 //! Snapshots by their times, for programs that read a time from a name: the directory `@GMT` in
 //! every `.snapshot`. No listing shows it.
 //!
-//! Samba offers such names to Windows as Previous Versions. People and schedules choose the names of
-//! snapshots, which carry no time that a program could rely on.
+//! Samba offers such names to Windows as Previous Versions. People and schedules choose the names
+//! of snapshots, which carry no time that a program could rely on.
 
 use cairn_volume::Snapshot;
 

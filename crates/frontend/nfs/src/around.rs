@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::locking::Locking;
 use crate::node::Request;
 use crate::registry::Entry;
-use crate::server::Shared;
+use crate::running::Shared;
 
 /// The surroundings of a round.
 pub(crate) struct Around {

@@ -47,8 +47,10 @@ mod registration;
 mod registry;
 mod rights;
 mod round;
+mod running;
 mod server;
 mod session;
+
 mod status;
 #[cfg(test)]
 mod tests;
@@ -65,5 +67,6 @@ pub use listener::{ListenError, Listener};
 pub use locks::host::{LockHost, LockRecord, NotRecorded, Recorded, RecordedHost};
 pub use registration::Registered;
 pub use registry::SessionInfo;
-pub use server::{NfsServer, ServerOptions};
+pub use running::ServerOptions;
+pub use server::NfsServer;
 pub use view::{Served, View};

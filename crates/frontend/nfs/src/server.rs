@@ -4,64 +4,22 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use cairn_frontend_session::limits::{HANDSHAKES_MAX, SESSIONS_MAX};
-use cairn_frontend_session::{Acceptors, Socket, Totals, Windows};
-use cairn_proto_nfs::portmap::PORTMAP_PORT;
+use cairn_frontend_session::{Acceptors, Socket, Totals};
 use parking_lot::{Condvar, Mutex};
 
 use crate::exports::Exports;
-use crate::limits::{LOCK_GRACE, LOOK_EVERY};
+use crate::limits::LOOK_EVERY;
 use crate::listener::{Listener, Peer};
 use crate::locks::Locks;
 use crate::locks::courier::Courier;
-use crate::locks::host::{Forgetful, LockRecord};
+use crate::locks::host::Forgetful;
 use crate::registration::{Registered, Registration};
 use crate::registry::{Registry, SessionInfo};
-use crate::replies::Replies;
+use crate::running::{ServerOptions, Shared};
 use crate::session;
 use crate::session::SessionEnd;
 use crate::warnings::Warnings;
-
-/// Settings of a server.
-#[derive(Debug, Clone)]
-pub struct ServerOptions {
-    /// Sessions at once, of each listener; one more is refused.
-    pub max_sessions: usize,
-    /// Strangers at once, of each listener; one more takes the place of another.
-    pub max_handshakes: usize,
-    /// The memory that sessions may hold for data, which other servers may share.
-    pub windows: Arc<Windows>,
-    /// Keeps the clients with locks over restarts.
-    pub lock_record: Arc<dyn LockRecord>,
-    /// How long clients can claim their locks after a restart.
-    pub lock_grace: Duration,
-    /// The port of the port mappers of clients.
-    pub portmap_port: u16,
-}
-
-impl Default for ServerOptions {
-    fn default() -> Self {
-        Self {
-            max_sessions: SESSIONS_MAX,
-            max_handshakes: HANDSHAKES_MAX,
-            windows: Arc::default(),
-            lock_record: Arc::new(Forgetful),
-            lock_grace: LOCK_GRACE,
-            portmap_port: PORTMAP_PORT,
-        }
-    }
-}
-
-pub(crate) struct Shared {
-    pub(crate) exports: Arc<dyn Exports>,
-    pub(crate) options: ServerOptions,
-    pub(crate) registry: Registry,
-    pub(crate) replies: Arc<Replies>,
-    pub(crate) locks: Arc<Locks>,
-    pub(crate) warnings: Warnings,
-}
 
 /// The thread that releases idle images; it ends when this is dropped.
 struct Rest {

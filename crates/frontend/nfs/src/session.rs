@@ -15,7 +15,7 @@ use crate::cold::ReadLanes;
 use crate::limits::RECORD_BYTES_MAX;
 use crate::registry::Entry;
 use crate::round::{Round, Taken};
-use crate::server::Shared;
+use crate::running::Shared;
 
 /// Why a session ended without the client closing its connection.
 #[derive(Debug, thiserror::Error)]

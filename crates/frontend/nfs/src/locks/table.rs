@@ -319,7 +319,7 @@ impl Table {
         }
     }
 
-    /// Its client has changed a range, so it knows of the grants there.
+    /// Its client has changed a range, so it has learned of the grants there.
     fn drop_grants(&mut self, wanted: &Wanted) {
         let is_gone = |known: &Unconfirmed| {
             let of = &known.grant.wanted;

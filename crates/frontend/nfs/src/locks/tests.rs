@@ -16,7 +16,7 @@ use crate::handle::{FileRef, Where};
 use crate::limits::{LOCK_BYTES, LOCK_BYTES_OF_HOST};
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-/// Bytes that the model has entries for; the last one stands for all after it.
+/// Bytes that the model has entries for; the last one represents all after it.
 const BYTES: u64 = 40;
 
 fn host(number: u32) -> LockHost {
@@ -119,7 +119,7 @@ impl Model {
         }
     }
 
-    /// The owner knows of its grants in a range.
+    /// The owner has learned of its grants in a range.
     fn know(&mut self, plain: Plain) {
         let meets = |other: &Plain| {
             (other.0, other.1) == (plain.0, plain.1) && other.2 <= plain.3 && plain.2 <= other.3
