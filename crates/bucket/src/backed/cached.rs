@@ -92,7 +92,7 @@ impl Shared {
         left
     }
 
-    /// The region of a request that lies in one of the block space.
+    /// The region of a request that is in one of the block space.
     fn region_of(&self, request: &Request) -> Option<u32> {
         let (_, offset, length) = request.range()?;
         let first = (offset / BLOCK).checked_sub(self.space_at / BLOCK)?;
