@@ -59,7 +59,7 @@ pub use mirror::lag::Behind;
 pub use mirror::receive::{ReceivedImage, Receiver};
 pub use mirror::roles::Divergence;
 pub use past::clones::{CloneDevice, Kept};
-pub use past::evictable::{REACHED_BLOCKS, REACHED_WORDS, Reached};
+pub use past::evictable::{MapWords, REACHED_BLOCKS, REACHED_WORDS, Reached};
 pub use past::names::is_snapshot_name;
 pub use past::since::{SinceFiles, SinceRelationship, Step};
 pub use past::snapshots::{Changes, Whereabouts};

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cairn_device::{DeviceError, Operation, Request, Segments};
+use cairn_device::{Device, DeviceError, Operation, Request, Segments};
 
 use super::cache::Cache;
 use super::device::{Stretch, is_durable};
 use super::presence::{Bits, bits_of, pieces};
-use super::{BLOCK, STRIPES, Shared};
+use super::{BLOCK, REGION, STRIPES, Shared};
 use crate::images::RegionPart;
 
 impl Shared {
@@ -23,6 +23,9 @@ impl Shared {
                 _ => writes.push(index),
             }
         }
+        if !reads.is_empty() {
+            reads = self.read_local(cache, batch, &reads, &|device, tries| device.run(tries));
+        }
         while !reads.is_empty() {
             reads = self.read_cached(cache, batch, &reads);
         }
@@ -33,6 +36,70 @@ impl Shared {
         for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
             operation.succeed();
         }
+    }
+
+    /// Runs the reads that need no waiting.
+    pub(super) fn ready_cached(&self, cache: &Cache, batch: &mut [Operation]) {
+        let is_read = |operation: &Operation| {
+            operation.is_pending() && matches!(operation.request(), Request::Read { .. })
+        };
+        let reads: Vec<usize> = (0..batch.len()).filter(|index| is_read(&batch[*index])).collect();
+        self.read_local(cache, batch, &reads, &|device, tries| device.run_ready(tries));
+    }
+
+    /// Runs reads of regions that are local as a whole, as most reads of a cache are. Returns the
+    /// others, those that `run` left pending, and those whose blocks may have become absent
+    /// meanwhile.
+    fn read_local(
+        &self,
+        cache: &Cache,
+        batch: &mut [Operation],
+        reads: &[usize],
+        run: &dyn Fn(&dyn Device, &mut [Operation]),
+    ) -> Vec<usize> {
+        let (mut left, mut local) = (Vec::new(), Vec::with_capacity(reads.len()));
+        let mut tries = Vec::with_capacity(reads.len());
+        for index in reads {
+            let request = batch[*index].request();
+            // The count of punches comes first, see invariant 3.
+            let Some((region, before)) = self.region_of(request).map(|region| {
+                let stripe = region as usize % STRIPES;
+                (region, cache.punches(stripe))
+            }) else {
+                left.push(*index);
+                continue;
+            };
+            if self.presence.is_lacking(u64::from(region)) {
+                left.push(*index);
+                continue;
+            }
+            cache.touch(region);
+            tries.push(Operation::new(request.clone()));
+            local.push((*index, region, before));
+        }
+        if tries.is_empty() {
+            return left;
+        }
+        run(&*self.local, &mut tries);
+        for ((index, region, before), operation) in local.into_iter().zip(tries) {
+            let is_same = cache.punches(region as usize % STRIPES) == before;
+            match operation.outcome() {
+                Some(Err(_)) => batch[index].finish(operation.into_data()),
+                Some(Ok(_)) if is_same => batch[index].finish(operation.into_data()),
+                _ => left.push(index),
+            }
+        }
+        left
+    }
+
+    /// The region of a request that is in one of the block space.
+    fn region_of(&self, request: &Request) -> Option<u32> {
+        let (_, offset, length) = request.range()?;
+        let first = (offset / BLOCK).checked_sub(self.space_at / BLOCK)?;
+        let last = first + length.div_ceil(BLOCK).max(1) - 1;
+        let region = first / REGION;
+        (region == last / REGION && last < self.backing.blocks).then_some(())?;
+        u32::try_from(region).ok()
     }
 
     /// The parts of a request in each region.

@@ -55,7 +55,12 @@ impl Device for BackedDevice {
     }
 
     fn run_ready(&self, batch: &mut [Operation]) {
-        if self.shared.cache.is_none() && self.is_whole() && !self.shared.presence.is_unsaved() {
+        if let Some(cache) = &self.shared.cache {
+            let geometry = self.geometry();
+            if batch.iter().all(|operation| geometry.admit(operation.request()).is_ok()) {
+                self.shared.ready_cached(cache, batch);
+            }
+        } else if self.is_whole() && !self.shared.presence.is_unsaved() {
             self.shared.local.run_ready(batch);
         }
     }

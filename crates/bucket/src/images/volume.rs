@@ -13,7 +13,7 @@ use cairn_base::{Checksum, Mutex, SnapshotId, Timestamp, Vbn};
 use cairn_format::stream::{root_digest, table_digest};
 use cairn_format::{FormatError, SnapshotEntry};
 use cairn_stream::StreamError;
-use cairn_volume::{REACHED_BLOCKS, REACHED_WORDS, Reached, Run, Volume, VolumeError, Whereabouts};
+use cairn_volume::{MapWords, REACHED_BLOCKS, REACHED_WORDS, Reached, Run, Volume, VolumeError, Whereabouts};
 
 use super::error::ImagesError;
 use super::inner::Seen;
@@ -126,9 +126,9 @@ pub(super) type RegionBits = [u64; REGION_WORDS];
 struct KnownMaps {
     numbers: Range<u64>,
     /// Live blocks.
-    live: BTreeMap<u64, Box<[u64; REACHED_WORDS]>>,
+    live: BTreeMap<u64, MapWords>,
     /// The blocks that each new snapshot adds.
-    new: BTreeMap<u64, Vec<Box<[u64; REACHED_WORDS]>>>,
+    new: BTreeMap<u64, Vec<MapWords>>,
 }
 
 /// The snapshot table in the content of an image.

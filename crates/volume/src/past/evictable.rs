@@ -28,6 +28,8 @@ use crate::volume::Volume;
 pub const REACHED_BLOCKS: u64 = BITS_PER_MAP_BLOCK;
 /// Their words.
 pub const REACHED_WORDS: usize = (BITS_PER_MAP_BLOCK / 64) as usize;
+/// The bits of a block of a map.
+pub type MapWords = Box<[u64; REACHED_WORDS]>;
 
 /// The maps of a snapshot and of all earlier ones. They stay readable while this lives.
 pub struct Reached {
@@ -106,7 +108,7 @@ impl Reached {
     ///
     /// # Errors
     /// A block of a map cannot be read.
-    pub fn words(&self, number: u64) -> Result<Box<[u64; REACHED_WORDS]>, VolumeError> {
+    pub fn words(&self, number: u64) -> Result<MapWords, VolumeError> {
         let mut words = Box::new([0; REACHED_WORDS]);
         let mut known: HashSet<(Vbn, Checksum)> = HashSet::new();
         for (_, image) in &self.images {
@@ -147,10 +149,7 @@ impl Reached {
     ///
     /// # Errors
     /// A block of a map cannot be read.
-    pub fn words_in(
-        &self,
-        numbers: Range<u64>,
-    ) -> Result<BTreeMap<u64, Box<[u64; REACHED_WORDS]>>, VolumeError> {
+    pub fn words_in(&self, numbers: Range<u64>) -> Result<BTreeMap<u64, MapWords>, VolumeError> {
         self.words_of_maps(numbers, self.entries().map(|entry| &entry.root))
     }
 
@@ -158,8 +157,8 @@ impl Reached {
         &self,
         numbers: Range<u64>,
         roots: impl Iterator<Item = &'a Root>,
-    ) -> Result<BTreeMap<u64, Box<[u64; REACHED_WORDS]>>, VolumeError> {
-        let mut found: BTreeMap<u64, Box<[u64; REACHED_WORDS]>> = BTreeMap::new();
+    ) -> Result<BTreeMap<u64, MapWords>, VolumeError> {
+        let mut found: BTreeMap<u64, MapWords> = BTreeMap::new();
         let Some((_, last)) = self.images.last() else { return Ok(found) };
         // The places as the target has them: they are also those of the snapshots before it.
         let maps = Maps { store: &self.volume.store, redirects: last.redirects() };
@@ -197,8 +196,8 @@ impl Reached {
         &self,
         have: &BTreeSet<SnapshotId>,
         numbers: Range<u64>,
-    ) -> Result<BTreeMap<u64, Vec<Box<[u64; REACHED_WORDS]>>>, VolumeError> {
-        let mut found: BTreeMap<u64, Vec<Box<[u64; REACHED_WORDS]>>> = BTreeMap::new();
+    ) -> Result<BTreeMap<u64, Vec<MapWords>>, VolumeError> {
+        let mut found: BTreeMap<u64, Vec<MapWords>> = BTreeMap::new();
         for (entry, parent) in self.lacking(have) {
             let parent = parent.map(|root| self.words_of_maps(numbers.clone(), std::iter::once(&root)));
             let parent = parent.transpose()?.unwrap_or_default();
