@@ -32,6 +32,7 @@ mod mirrors;
 mod mounts;
 mod nfs;
 mod notify;
+mod oidc;
 mod peers;
 mod plans;
 mod quotas;
@@ -104,6 +105,7 @@ pub use notify::{
     AddNotify, DeleteNotifyQuery, Hidden, NotifyKind, NotifySettings, NotifySeverity, NotifyTarget,
     NotifyTest, NotifyTls,
 };
+pub use oidc::{CreateOidcRule, Oidc, OidcRule, OidcTest, SetOidc};
 pub use peers::{Invitation, Invite, Peer, PeerState, RenamePeer};
 pub use plans::{LivePlan, PlanQuery};
 pub use quotas::{Quota, SetQuota};

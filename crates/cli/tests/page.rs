@@ -7,6 +7,8 @@
 mod browser;
 #[path = "page/looking.rs"]
 mod looking;
+#[path = "page/provider.rs"]
+mod provider;
 mod running;
 #[path = "page/stories.rs"]
 mod stories;

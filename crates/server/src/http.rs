@@ -22,6 +22,7 @@ mod mirrors;
 mod mounts;
 mod nfs;
 mod notify;
+mod oidc;
 mod page;
 mod plans;
 mod quotas;
@@ -91,6 +92,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(recordings::routes())
         .merge(plans::routes())
         .merge(tokens::routes())
+        .merge(oidc::routes())
         .merge(certificates::routes())
         .merge(page::routes())
 }

@@ -1,10 +1,10 @@
 //! The web page of a server: its files, and the sessions of browsers.
 //!
 //! The page is a client of the HTTP API like the command line. A browser signs in once, with the
-//! token of the API or with a link that works once. It then has a session: a cookie that scripts
-//! cannot read, and a key that only scripts of this page can read. Each request of a session needs
-//! both. Another site cannot send the key, and another program on a port of the same machine, which
-//! gets the cookies of all ports, does not have it.
+//! token of the API, with a link that works once, or by an identity provider. It then has a
+//! session: a cookie that scripts cannot read, and a key that only scripts of this page can read.
+//! Each request of a session needs both. Another site cannot send the key, and another program on a
+//! port of the same machine, which gets the cookies of all ports, does not have it.
 
 mod files;
 mod guard;
@@ -12,7 +12,8 @@ mod links;
 mod local;
 mod sessions;
 
-pub use guard::{Identity, Keys, Page, SignedInAs, Visitor};
+pub use guard::elsewhere::{Begun, CALLBACK, Later, NotSignedIn, Provider, ProviderShown, Returned};
+pub use guard::{Identity, Keys, Page, RefusedBecause, SignedInAs, Visitor};
 pub use local::{LocalPage, Target, serve_local};
 
 use std::sync::Arc;
@@ -25,14 +26,17 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 
 /// The page may load its own files and nothing else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
 
 /// Longest body of a sign-in, in bytes.
-const SIGN_IN_MAX: usize = 4 << 10;
+const SIGN_IN_MAX: usize = 16 << 10;
+
+/// The path of requests that begin a sign-in elsewhere.
+pub const BEGIN: &str = "/session/oidc";
 
 /// The headers of every answer of the page, also of refusals.
 const HEADERS: [(HeaderName, &str); 6] = [
@@ -50,7 +54,10 @@ pub fn routes(page: Arc<Page>) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/page/{file}", get(file))
+        .route(CALLBACK, get(index))
         .route("/session", get(guard::show).post(guard::sign_in).delete(guard::sign_out))
+        .route(BEGIN, post(guard::elsewhere::begin))
+        .route("/session/oidc/finish", post(guard::elsewhere::finish))
         .layer(DefaultBodyLimit::max(SIGN_IN_MAX))
         .layer(axum::middleware::map_response(with_headers))
         .with_state(page)

@@ -86,6 +86,120 @@ fn sign_in(to: SocketAddr, secret: &str) -> String {
     ask(to, "POST /session", &["x-cairn: none"], &format!("{{\"secret\":\"{secret}\"}}"))
 }
 
+/// A provider that gives the holder of its binding the identity of the token.
+struct OneProvider {
+    name: &'static str,
+    origin: String,
+}
+
+impl Provider for OneProvider {
+    fn shown(&self) -> Option<ProviderShown> {
+        let (name, origin) = (self.name.to_owned(), self.origin.clone());
+        (!name.is_empty()).then_some(ProviderShown { name, origin })
+    }
+
+    fn begin(&self, _: Option<std::net::IpAddr>) -> Later<'_, Begun> {
+        let url = "https://login.example.com/?state=one".to_owned();
+        Box::pin(async { Ok(Begun { url, binding: "binding".to_owned() }) })
+    }
+
+    fn finish(&self, binding: String, returned: Returned) -> Later<'_, String> {
+        let is_it = binding == "binding" && returned.state == "one" && returned.code.is_some();
+        let message = format!("refused with {binding:?}");
+        Box::pin(async move {
+            let refused = NotSignedIn { message, next: "sign in again".to_owned(), is_refused: true };
+            if is_it { Ok("identity".to_owned()) } else { Err(refused) }
+        })
+    }
+}
+
+/// A page that is served at the origin of its provider.
+fn with_provider(name: &'static str, clock: &Arc<ManualClock>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    let provider = Arc::new(OneProvider { name, origin: format!("http://{to}") });
+    let router =
+        routes(Page::with_provider(Arc::new(OneKey(AtomicBool::new(false))), provider, clock.clone()));
+    in_background(async move {
+        listener.set_nonblocking(true).unwrap();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        axum::serve(listener, router).await.unwrap();
+    });
+    to
+}
+
+#[test]
+fn sign_in_elsewhere_ends_only_with_the_cookie_and_the_key_of_its_browser() {
+    let clock = Arc::default();
+    let to = with_provider("Example", &clock);
+    let shown = ask(to, "GET /session", &[], "");
+    assert!(shown.contains(&format!(r#""provider":{{"name":"Example","origin":"http://{to}"}}"#)), "{shown}");
+    let begun = ask(to, "POST /session/oidc", &["x-cairn: none"], "");
+    assert!(begun.contains("https://login.example.com/?state=one") && begun.contains("HttpOnly"), "{begun}");
+    assert!(begun.contains("SameSite=Strict") && begun.contains("Max-Age=600"), "{begun}");
+    let cookie = format!("cookie: {}", part(&begun, "set-cookie: ", ';'));
+    let key = part(&begun, "\"key\":\"", '"').to_owned();
+    assert!(!begun.split("\r\n\r\n").nth(1).unwrap().contains("binding"), "scripts do not see it");
+    let finish = |headers: &[&str], key: &str| {
+        let body = format!(r#"{{"key":"{key}","state":"one","code":"a"}}"#);
+        let all: Vec<&str> = ["x-cairn: none"].iter().chain(headers).copied().collect();
+        ask(to, "POST /session/oidc/finish", &all, &body)
+    };
+    let stolen = format!("cookie: cairn-oidc-{}=binding.another", to.port());
+    for (headers, key) in [
+        (&[] as &[&str], &key[..]),
+        (&[&cookie[..]], "another"),
+        (&[&stolen[..]], &key),
+        (&[&cookie[..]], ""),
+    ] {
+        let answer = finish(headers, key);
+        assert!(status(&answer) == 403 && !answer.contains("set-cookie: cairn-1"), "{answer}");
+        assert!(answer.contains(r#"refused with \"\""#), "the provider gets no binding: {answer}");
+    }
+    // Another site cannot end it, and cannot begin one.
+    for request in ["POST /session/oidc", "POST /session/oidc/finish"] {
+        for headers in [&["x-cairn: none", "origin: http://evil.example", &cookie][..], &[&cookie[..]]] {
+            let answer = ask(to, request, headers, "{}");
+            assert!(status(&answer) == 403 && answer.contains("does not come from this page"), "{answer}");
+        }
+    }
+    let answer = finish(&[&cookie[..]], &key);
+    assert_eq!(answer.matches("set-cookie: ").count(), 2, "{answer}");
+    assert!(
+        answer.contains(&format!("cairn-oidc-{}=; ", to.port())) && answer.contains("Max-Age=0"),
+        "{answer}"
+    );
+    let own = format!("cookie: {}", part(&answer, "set-cookie: ", ';'));
+    let key = format!("x-cairn: {}", part(&answer, "\"key\":\"", '"'));
+    assert!(ask(to, "GET /session", &[&own, &key], "").contains(r#""name":"token one""#));
+}
+
+#[test]
+fn refused_sign_ins_elsewhere_have_to_wait() {
+    let clock = Arc::default();
+    let to = with_provider("Example", &clock);
+    let finish = || ask(to, "POST /session/oidc/finish", &["x-cairn: none"], r#"{"key":"a","state":"b"}"#);
+    for _ in 0..5 {
+        assert_eq!(status(&finish()), 403);
+    }
+    assert_eq!(status(&finish()), 429);
+    clock.advance(std::time::Duration::from_secs(60));
+    assert_eq!(status(&finish()), 403);
+}
+
+#[test]
+fn page_without_a_provider_offers_none() {
+    let clock = Arc::default();
+    let to = with_provider("", &clock);
+    assert!(!ask(to, "GET /session", &[], "").contains("provider"));
+    assert_eq!(status(&ask(to, "POST /session/oidc", &["x-cairn: none"], "")), 404);
+    let other = with_provider("Example", &clock);
+    let host = format!("host: localhost:{}", other.port());
+    let answer = ask(other, "POST /session/oidc", &["x-cairn: none", &host], "");
+    assert!(status(&answer) == 403 && answer.contains(&format!("open http://{other}")), "{answer}");
+    assert_eq!(status(&ask(to, "GET /oidc?code=a&state=b", &[], "")), 200, "it is the page");
+}
+
 #[test]
 fn files_load_nothing_from_elsewhere_and_have_no_inline_scripts() {
     for file in FILES {
@@ -114,7 +228,9 @@ fn every_file_that_the_page_names_is_served_and_none_is_left_over() {
 #[test]
 fn every_answer_has_the_policy_and_a_file_is_sent_once() {
     let to = serve(routes(page(&Arc::default())));
-    for request in ["GET /", "GET /page/app.js", "GET /page/none.js", "GET /session", "POST /session"] {
+    for request in
+        ["GET /", "GET /oidc", "GET /page/app.js", "GET /page/none.js", "GET /session", "POST /session"]
+    {
         let answer = ask(to, request, &[], "");
         assert!(answer.contains(&format!("content-security-policy: {POLICY}\r\n")), "{answer}");
         assert!(answer.contains("x-content-type-options: nosniff\r\n"), "{answer}");

@@ -219,8 +219,7 @@ impl Server {
     pub(crate) fn begin_download(&self, secret: &str) -> Result<Option<Sending>, ServerError> {
         let ticket = self.browsing.tickets.take(secret, self.clock.monotonic());
         // The token may have been revoked since then.
-        let may =
-            |token: &Option<String>| token.as_ref().is_none_or(|token| self.tokens.actor(token).is_some());
+        let may = |token: &Option<String>| token.as_ref().is_none_or(|token| self.actor(token).is_some());
         let ticket = ticket.filter(|ticket| may(&ticket.token));
         let send = |ticket: Ticket| match &ticket.source {
             Source::Volume(volume) => self.send_files(volume, &ticket.place),

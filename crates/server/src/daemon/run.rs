@@ -18,6 +18,7 @@ use cairn_frontend_nfs::{Listener as NfsListener, NfsServer, ServerOptions as Nf
 use cairn_frontend_session::Windows;
 
 use crate::actors::audit::Audit;
+use crate::actors::oidc::Oidc;
 use crate::actors::tokens::Tokens;
 use crate::browse::Browsing;
 use crate::buckets::Buckets;
@@ -121,6 +122,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         nfs_exports,
         buckets,
         tokens,
+        oidc: Oidc::open(data.path(), clock.clone()),
         audit,
         certificates,
         notify: Arc::new(Notify::open(data.path(), clock.clone())),

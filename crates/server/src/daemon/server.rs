@@ -11,6 +11,7 @@ use cairn_frontend_nbd::NbdServer;
 use cairn_frontend_nfs::NfsServer;
 
 use crate::actors::audit::Audit;
+use crate::actors::oidc::Oidc;
 use crate::actors::tokens::Tokens;
 use crate::browse::Browsing;
 use crate::buckets::Buckets;
@@ -60,6 +61,7 @@ pub(crate) struct Server {
     pub(crate) groups: Arc<Groups>,
     pub(crate) buckets: Arc<Buckets>,
     pub(crate) tokens: Arc<Tokens>,
+    pub(crate) oidc: Arc<Oidc>,
     pub(crate) audit: Arc<Audit>,
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) notify: Arc<Notify>,

@@ -341,6 +341,13 @@ pub(super) const RULES: &[Rule] = &[
     rule("GET", "/v1/tokens/{token}", Administer, Server),
     rule("DELETE", "/v1/tokens/{token}", Administer, Server),
     rule("GET", "/v1/audit", Administer, Server),
+    rule("GET", "/v1/oidc", Administer, Server),
+    rule("PUT", "/v1/oidc", Administer, Server),
+    rule("DELETE", "/v1/oidc", Administer, Server),
+    rule("POST", "/v1/oidc/test", Administer, Server),
+    rule("GET", "/v1/oidc/rules", Administer, Server),
+    rule("POST", "/v1/oidc/rules", Administer, Server),
+    rule("DELETE", "/v1/oidc/rules/{rule}", Administer, Server),
     rule("GET", "/v1/tls", ViewOrLocks, Anything),
     rule("POST", "/v1/tls/certificates", Administer, Server),
     // Not a part of the described API.
