@@ -88,8 +88,8 @@ pub use groups::{
 pub use hooks::{Hooks, SetHooks};
 pub use images::{
     BucketCost, BucketDump, BucketDumps, BucketDumpsQuery, BucketObjectQuery, BucketPart, BucketPruned,
-    BucketUnfinished, ConfirmDump, DumpPlan, DumpRecord, DumpRequest, DumpResult, PruneBucket,
-    RestoreRequest, RestoreResult, ResumeError, UnfinishedDump, UnfinishedRestore,
+    BucketUnfinished, ConfirmDump, DumpFolder, DumpPlan, DumpRecord, DumpRequest, DumpResult, FolderDump,
+    PruneBucket, RestoreRequest, RestoreResult, ResumeError, UnfinishedDump, UnfinishedRestore,
 };
 pub use jobs::{Job, JobOutcome, JobQuery, JobState};
 pub use luns::{CreateLun, Export, ExportTotals, Lun, Reach, ResizeLun, Session};

@@ -292,6 +292,96 @@ fn rules_on_claims_give_people_of_a_provider_their_roles() {
     assert!(!ask(&http, "GET /session", &[], "").contains("provider"));
 }
 
+/// The page shows dumps of a declared folder, and no request reaches another file.
+#[test]
+fn dump_folders_show_dumps_directly_in_them_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, elsewhere) = (dir.path().join("dumps"), dir.path().join("elsewhere"));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::create_dir(&elsewhere).unwrap();
+    let (server, http, _) = server(dir.path(), &["--dumps", folder.to_str().unwrap()]);
+    let dump = |level: &str, file: &Path| {
+        server.good(&["image", "dump", level, "v", "--to", file.to_str().unwrap()]);
+    };
+    dump("-0", &folder.join("full.cairn"));
+    server.good(&["lun", "create", "v/third", "--size", "1M"]);
+    dump("-1", &folder.join("increment.cairn"));
+    dump("-0", &elsewhere.join("secret.cairn"));
+    // A link to another dump, a link to a folder, a file that is no dump, a pipe, and a cut dump.
+    std::os::unix::fs::symlink(elsewhere.join("secret.cairn"), folder.join("link.cairn")).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, folder.join("folder")).unwrap();
+    std::fs::write(folder.join("password"), "a password").unwrap();
+    let pipe = folder.join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let whole = std::fs::read(elsewhere.join("secret.cairn")).unwrap();
+    std::fs::write(folder.join("cut.cairn"), &whole[..whole.len() / 2]).unwrap();
+    std::fs::copy(folder.join("full.cairn"), folder.join("copy.cairn")).unwrap();
+
+    let own = |name: &str, role: &str, more: &[&str]| {
+        let secret = server.good(&[&["token", "create", name, "--role", role], more].concat());
+        format!("authorization: Bearer {}", secret.trim())
+    };
+    let (viewer, operator) = (own("viewer", "viewer", &[]), own("operator", "operator", &[]));
+    let bound = own("bound", "operator", &["--volume", "v"]);
+    let encoded = |path: &Path| path.to_str().unwrap().replace('/', "%2F");
+    let get = |token: &str, path: &str| ask(&http, &format!("GET /v1/dump-folders{path}"), &[token], "");
+    let folders = get(&viewer, "");
+    assert!(folders.contains(&format!("[{{\"path\":\"{}\"}}]", folder.display())), "{folders}");
+    assert!(get(&bound, "").ends_with("[]"));
+    let listed = get(&viewer, &format!("/{}/dumps", encoded(&folder)));
+    let body = listed.split("\r\n\r\n").nth(1).unwrap();
+    let listed: serde_json::Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("{listed}"));
+    let files: Vec<String> =
+        listed.as_array().unwrap().iter().map(|dump| dump["files"].to_string()).collect();
+    assert!(
+        files.contains(&"[\"increment.cairn\"]".to_owned()) && files.contains(&"[\"cut.cairn\"]".to_owned()),
+        "{files:?}"
+    );
+    assert_eq!(files.len(), 3, "{files:?}");
+    let id = |name: &str| {
+        let found = listed.as_array().unwrap().iter().find(|dump| dump["files"].to_string().contains(name));
+        found.unwrap()["id"].as_str().unwrap().to_owned()
+    };
+    // They open: the volume had disks alone. The increment needs the other dump.
+    for name in ["copy.cairn", "increment.cairn"] {
+        let answer = get(&viewer, &format!("/{}/files?of={}", encoded(&folder), id(name)));
+        assert!(answer.contains("its volume had disks alone"), "{name}: {answer}");
+    }
+    let cut = get(&viewer, &format!("/{}/files?of={}", encoded(&folder), id("cut.cairn")));
+    assert!(!cut.starts_with("HTTP/1.1 200") && !cut.contains("disks alone"), "{cut}");
+    std::fs::remove_file(folder.join("full.cairn")).unwrap();
+    std::fs::remove_file(folder.join("copy.cairn")).unwrap();
+
+    // Other folders, and ids that are paths.
+    let strange = [
+        encoded(&elsewhere),
+        encoded(dir.path()),
+        format!("{}%2F..%2Felsewhere", encoded(&folder)),
+        format!("{}%2F", encoded(&folder)),
+        format!("{}%2Ffolder", encoded(&folder)),
+        "%2F".to_owned(),
+        "..".to_owned(),
+    ];
+    for name in strange {
+        for path in [format!("/{name}/dumps"), format!("/{name}/files?of={}", id("cut.cairn"))] {
+            let answer = get(&operator, &path);
+            assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
+        }
+    }
+    for of in
+        ["..%2Felsewhere%2Fsecret.cairn", "secret.cairn", "password", "link.cairn", "%2Fetc%2Fpasswd", ""]
+    {
+        let answer = get(&operator, &format!("/{}/files?of={of}", encoded(&folder)));
+        assert!(answer.starts_with("HTTP/1.1 404"), "{of}: {answer}");
+        let answer = get(&operator, &format!("/{}/files/content?of={of}", encoded(&folder)));
+        assert!(answer.starts_with("HTTP/1.1 404"), "{of}: {answer}");
+    }
+    // Roles: a viewer gets names and no content, a bound token neither.
+    let content = format!("/{}/files/content?of={}", encoded(&folder), id("cut.cairn"));
+    assert!(get(&viewer, &content).starts_with("HTTP/1.1 403"));
+    assert!(get(&bound, &format!("/{}/dumps", encoded(&folder))).starts_with("HTTP/1.1 403"));
+}
+
 #[test]
 fn lun_with_chap_or_initiators_is_not_offered_over_nbd_without_a_rule() {
     let dir = tempfile::tempdir().unwrap();

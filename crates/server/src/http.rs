@@ -13,6 +13,7 @@ mod changed;
 mod clones;
 mod devices;
 mod drills;
+mod dump_files;
 mod dumps;
 mod fleet;
 mod groups;
@@ -95,6 +96,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(oidc::routes())
         .merge(certificates::routes())
         .merge(page::routes())
+        .merge(dump_files::routes())
 }
 
 /// The description, with the roles that each route needs.

@@ -145,9 +145,9 @@ const ROUTES = [
   [/^#\/bucket-mirror\/([^/]+)$/, (name) => new BucketMirrorView(app, name)],
   [/^#\/history\/([^/]+)$/, (name) => new HistoryView(app, name)],
   [/^#\/files\/([^/]+)((?:\/[^/]+)*)\/?$/, (name, rest) => filesView(name, rest)],
-  [/^#\/dumps$/, () => new DumpsView(app, null)],
-  [/^#\/dumps\/([^/]+)$/, (name) => new DumpsView(app, name)],
-  [/^#\/dumps\/([^/]+)\/([^/]+)((?:\/[^/]+)*)\/?$/, (name, of, rest) => new DumpFilesView(app, name, decodeURIComponent(of), rest.split("/").filter(Boolean))],
+  [/^#\/dumps$/, () => new DumpsView(app, "dumps", null)],
+  [/^#\/(dumps|dump-folders)\/([^/]+)$/, (route, place) => new DumpsView(app, route, decodeURIComponent(place))],
+  [/^#\/(dumps|dump-folders)\/([^/]+)\/([^/]+)((?:\/[^/]+)*)\/?$/, (route, place, of, rest) => new DumpFilesView(app, route, decodeURIComponent(place), decodeURIComponent(of), rest.split("/").filter(Boolean))],
   [/^#\/exports$/, () => new Exports(app)],
   [/^#\/fleet$/, () => new FleetView(app)],
   [/^#\/log$/, () => new LogView(app)],
@@ -162,7 +162,7 @@ function route() {
     let view;
     try {
       const [, name] = found;
-      view = make(name === undefined ? name : decodeURIComponent(name), found[2], found[3]);
+      view = make(name === undefined ? name : decodeURIComponent(name), ...found.slice(2));
     } catch {
       // An address that is cut within a character.
       break;

@@ -35,6 +35,7 @@ use crate::daemon::server::Server;
 use crate::daemon::watchdog::Watchdog;
 use crate::daemon::{damaged, notify};
 use crate::devices::Devices;
+use crate::dumps::folders::DumpFolders;
 use crate::dumps::handover::Handover;
 use crate::error::ServerError;
 use crate::exports::access::Access;
@@ -131,6 +132,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         groups,
         changed: LastAnswer::default(),
         browsing: Browsing::default(),
+        dump_folders: DumpFolders::new(config.dumps.clone()),
         live: Live::default(),
         jobs,
         started: clock.monotonic(),

@@ -21,6 +21,7 @@ use crate::daemon::data_dir::DataDir;
 use crate::daemon::home::Home;
 use crate::daemon::live::Live;
 use crate::devices::Devices;
+use crate::dumps::folders::DumpFolders;
 use crate::dumps::handover::Handover;
 use crate::dumps::images::Dumping;
 use crate::exports::access::Access;
@@ -70,6 +71,7 @@ pub(crate) struct Server {
     pub(crate) bucket_mirrors: Arc<BucketMirrors>,
     pub(crate) changed: LastAnswer,
     pub(crate) browsing: Browsing,
+    pub(crate) dump_folders: DumpFolders,
     pub(crate) live: Live,
     pub(crate) nbd: NbdServer,
     pub(crate) iscsi: IscsiServer,
