@@ -53,6 +53,19 @@ fn in_background(work: impl Future<Output = ()> + Send + 'static) {
 
 /// The answer to one request, as text.
 fn ask(to: SocketAddr, request: &str, headers: &[&str], body: &str) -> String {
+    let mut answer = String::new();
+    send(to, request, headers, body).read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The same, as it comes.
+fn ask_bytes(to: SocketAddr, request: &str, headers: &[&str]) -> Vec<u8> {
+    let mut answer = Vec::new();
+    send(to, request, headers, "").read_to_end(&mut answer).unwrap();
+    answer
+}
+
+fn send(to: SocketAddr, request: &str, headers: &[&str], body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(to).unwrap();
     let mut text = format!("{request} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
     if !headers.iter().any(|header| header.starts_with("host:")) {
@@ -60,9 +73,7 @@ fn ask(to: SocketAddr, request: &str, headers: &[&str], body: &str) -> String {
     }
     headers.iter().for_each(|header| text += &format!("{header}\r\n"));
     write!(stream, "{text}\r\n{body}").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    stream
 }
 
 fn status(answer: &str) -> u16 {
@@ -208,7 +219,7 @@ fn files_load_nothing_from_elsewhere_and_have_no_inline_scripts() {
         assert!(!text.contains("http://") && !text.contains("https://"), "{}", file.name);
         assert!(!text.contains("innerHTML") && !text.contains("eval("), "{}", file.name);
     }
-    let index = std::str::from_utf8(files::find("index.html").unwrap().bytes).unwrap();
+    let index = std::str::from_utf8(&files::find("index.html").unwrap().plain.bytes).unwrap();
     assert!(!index.contains("<style") && !index.contains("style=") && !index.contains(" on"), "{index}");
     assert_eq!(index.matches("<script").count(), index.matches("<script type=\"module\" src=").count());
 }
@@ -244,6 +255,39 @@ fn every_answer_has_the_policy_and_a_file_is_sent_once() {
     assert!(again.ends_with("\r\n\r\n"), "{again}");
     assert_eq!(status(&ask(to, "GET /page/none.js", &[], "")), 404);
     assert_eq!(status(&ask(to, "GET /page/..%2fsrc%2flib.rs", &[], "")), 404);
+}
+
+/// A browser that opens the page again asks for the document alone, and all files are packed.
+#[test]
+fn files_are_kept_by_the_browser_below_the_version_of_the_page() {
+    let to = serve(routes(page(&Arc::default())));
+    let index = ask(to, "GET /", &[], "");
+    assert!(index.contains("cache-control: no-cache\r\n"), "{index}");
+    let named: Vec<&str> =
+        index.split("=\"/page/").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    assert!(named.len() > 20);
+    let version = named[0].split('/').next().unwrap();
+    for name in named {
+        assert!(name.starts_with(&format!("{version}/")), "{name}");
+        let answer = ask(to, &format!("GET /page/{name}"), &[], "");
+        assert!(status(&answer) == 200 && answer.contains("max-age=31536000, immutable"), "{answer}");
+    }
+    let other = ask(to, "GET /page/0000000000000000/app.js", &[], "");
+    assert!(status(&other) == 404 && !other.contains("immutable"), "{other}");
+    // A browser that cannot unpack gets the file as it is; one tag is not that of the other form.
+    let plain = ask(to, "GET /page/app.js", &["accept-encoding: br, gzip;q=0"], "");
+    assert!(plain.contains("vary: accept-encoding") && !plain.contains("content-encoding"), "{plain}");
+    let known = format!("if-none-match: {}", part(&plain, "etag: ", '\r'));
+    for offer in ["gzip", "br, gzip;q=0.5"] {
+        let head = ask_bytes(to, "GET /page/app.js", &[&format!("accept-encoding: {offer}"), &known]);
+        let text = String::from_utf8_lossy(&head);
+        assert!(text.starts_with("HTTP/1.1 200") && text.contains("content-encoding: gzip"), "{text}");
+        assert!(2 * head.len() < plain.len(), "{} of {}", head.len(), plain.len());
+        let begin = head.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+        let mut unpacked = String::new();
+        flate2::read::GzDecoder::new(&head[begin..]).read_to_string(&mut unpacked).unwrap();
+        assert!(plain.ends_with(&unpacked));
+    }
 }
 
 #[test]
