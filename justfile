@@ -35,6 +35,10 @@ bench table="all" *flags:
     cargo build --release --package cairn-cli
     cargo run --release --package cairn-bench -- {{table}} {{flags}}
 
+# the time until the page is painted in Chromium, as medians of nine loads; for a quiet machine
+first-paint *flags="--release":
+    cargo test --workspace {{flags}} --test page -- --ignored --nocapture first_paint_of_the_page
+
 # programs of others against the real server, killed and crowded: a scenario's name, or `all`
 conformance name="all" *rounds:
     cargo build --release --package cairn-cli

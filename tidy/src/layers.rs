@@ -14,6 +14,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["crates/frontend/nbd", "crates/frontend/iscsi", "crates/frontend/fuse", "crates/frontend/nfs"],
     &["crates/frontend/session", "crates/frontend/fuse-ring"],
     &["crates/mirror"],
+    &["crates/oidc"],
     &["crates/bucket", "crates/notify"],
     &["crates/bsddump"],
     &["crates/stream"],

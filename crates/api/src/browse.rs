@@ -197,13 +197,13 @@ pub struct RestoredFiles {
     pub bytes: u64,
 }
 
-/// A page of a listing inside an image dump in a bucket.
+/// A page of a listing inside an image dump in a bucket or in a folder.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ListDumpFiles {
     /// `VOLUME`, `VOLUME@DUMP` or `PATH/VOLUME@DUMP`, where VOLUME is a name or an id and DUMP the
-    /// beginning of an id or the name of a snapshot.
+    /// beginning of an id or the name of a snapshot. In a folder: the id of the dump.
     pub of: String,
     /// An older snapshot in the dump; by default the snapshot that was dumped.
     pub at: Option<String>,
@@ -218,7 +218,7 @@ pub struct ListDumpFiles {
     pub limit: Option<u32>,
 }
 
-/// A path in an image dump in a bucket.
+/// A path in an image dump in a bucket or in a folder.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

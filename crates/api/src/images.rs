@@ -170,6 +170,34 @@ pub struct BucketDump {
     pub parts: Vec<BucketPart>,
 }
 
+/// A folder of the configuration that has image dumps in files.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DumpFolder {
+    /// Its absolute path.
+    pub path: String,
+}
+
+/// An image dump in files of a folder.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FolderDump {
+    /// The name of the volume.
+    pub volume: String,
+    /// Which volume.
+    pub volume_id: String,
+    /// Which dump.
+    pub id: String,
+    /// `0` to `9`, or `base`.
+    pub level: String,
+    /// When it was begun.
+    pub created_ms: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// Its parts. Those that are not in `files` are missing in the folder.
+    pub parts: u32,
+    /// The names of its files, in the order of the parts.
+    pub files: Vec<String>,
+}
+
 /// A part of a dump in a bucket.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct BucketPart {

@@ -32,6 +32,7 @@ mod mirrors;
 mod mounts;
 mod nfs;
 mod notify;
+mod oidc;
 mod peers;
 mod plans;
 mod quotas;
@@ -87,8 +88,8 @@ pub use groups::{
 pub use hooks::{Hooks, SetHooks};
 pub use images::{
     BucketCost, BucketDump, BucketDumps, BucketDumpsQuery, BucketObjectQuery, BucketPart, BucketPruned,
-    BucketUnfinished, ConfirmDump, DumpPlan, DumpRecord, DumpRequest, DumpResult, PruneBucket,
-    RestoreRequest, RestoreResult, ResumeError, UnfinishedDump, UnfinishedRestore,
+    BucketUnfinished, ConfirmDump, DumpFolder, DumpPlan, DumpRecord, DumpRequest, DumpResult, FolderDump,
+    PruneBucket, RestoreRequest, RestoreResult, ResumeError, UnfinishedDump, UnfinishedRestore,
 };
 pub use jobs::{Job, JobOutcome, JobQuery, JobState};
 pub use luns::{CreateLun, Export, ExportTotals, Lun, Reach, ResizeLun, Session};
@@ -104,6 +105,7 @@ pub use notify::{
     AddNotify, DeleteNotifyQuery, Hidden, NotifyKind, NotifySettings, NotifySeverity, NotifyTarget,
     NotifyTest, NotifyTls,
 };
+pub use oidc::{CreateOidcRule, Oidc, OidcRule, OidcTest, SetOidc};
 pub use peers::{Invitation, Invite, Peer, PeerState, RenamePeer};
 pub use plans::{LivePlan, PlanQuery};
 pub use quotas::{Quota, SetQuota};

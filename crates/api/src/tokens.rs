@@ -66,7 +66,7 @@ pub struct AccessToken {
 /// The access of the client that asks.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct OwnAccess {
-    /// `token NAME`, or `uid N` for a user of the control socket.
+    /// `token NAME`, `oidc:PERSON`, or `uid N` for a user of the control socket.
     pub name: String,
     /// Its role.
     pub role: Role,
@@ -118,7 +118,8 @@ pub enum AuditOutcome {
 pub struct AuditEntry {
     /// When it ended.
     pub at_ms: u64,
-    /// `token NAME`, `uid N` for a user of the control socket, `unknown` without valid credentials.
+    /// `token NAME`, `oidc:PERSON`, `uid N` for a user of the control socket, `unknown` without
+    /// valid credentials.
     pub actor: String,
     /// Its role; none without valid credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -19,6 +19,7 @@ mod job;
 mod key;
 mod mirror;
 mod notify;
+mod oidc;
 mod restore;
 mod service;
 mod smb;
@@ -43,6 +44,7 @@ pub use mirror::{
     When as MirrorWhen,
 };
 pub use notify::{AddNotify, Notify, NotifyKind, NotifySettings, NotifySeverity, NotifyTls, SetNotify};
+pub use oidc::{Oidc, OidcRule, SetOidc};
 pub use restore::Restore;
 pub use service::{ConfigFile, InstallService, Serve, Service};
 pub use smb::{Smb, SmbConfig};
@@ -197,6 +199,9 @@ pub enum Command {
     /// Manage tokens: access to the API over TCP, with a role
     #[command(subcommand)]
     Token(Token),
+    /// Let people sign in on the web page by an identity provider
+    #[command(subcommand)]
+    Oidc(Oidc),
     /// Show certificates and the root for clients; issue certificates
     #[command(subcommand)]
     Tls(Tls),

@@ -18,6 +18,7 @@ mod lun;
 mod mirror;
 mod mount;
 mod notify;
+mod oidc;
 mod peer;
 mod quota;
 mod restore;
@@ -71,6 +72,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Dump(asked) => dump::run(&asked, client, output),
         Command::Image(command) => image::run(command, client, output),
         Command::Token(command) => access::run(command, client, output),
+        Command::Oidc(command) => oidc::run(command, client, output),
         Command::Tls(command) => access::run_tls(&command, client, output),
         Command::Audit(command) => access::run_audit(&command, client, output),
         Command::Bucket(command) => bucket::run(command, client, output),

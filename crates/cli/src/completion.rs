@@ -114,6 +114,7 @@ enum Kind {
     Notify,
     Job,
     Fleet,
+    OidcRule,
 }
 
 /// The word to complete, and the server that has the names.
@@ -204,6 +205,7 @@ fn kind(path: &[&str], argument: &str) -> Option<Kind> {
         (["notify", _], "name") => Kind::Notify,
         (["job", _], "id") => Kind::Job,
         (["fleet", "show" | "test" | "delete"], "name") => Kind::Fleet,
+        (["oidc", "rule", "delete"], "name") => Kind::OidcRule,
         _ => return None,
     };
     Some(kind)
@@ -296,6 +298,10 @@ fn known(kind: Kind, typed: &str, client: &Client) -> Result<BTreeSet<String>, a
         Kind::Bucket => {
             let buckets: Vec<api::Bucket> = client.get("/v1/buckets")?;
             buckets.into_iter().map(|bucket| bucket.name).collect()
+        }
+        Kind::OidcRule => {
+            let rules: Vec<api::OidcRule> = client.get("/v1/oidc/rules")?;
+            rules.into_iter().map(|rule| rule.name).collect()
         }
         Kind::Fleet => {
             let servers: Vec<api::FleetServer> = client.get("/v1/fleet")?;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use cairn_frontend_nbd::{Address, Client, ClientOptions};
+use cairn_oidc::fake::{CLIENT, FakeProvider};
 use running::{Running, cairn};
 
 mod running;
@@ -171,6 +172,214 @@ fn other_server_shows_this_one(dir: &Path, http: &str, token: &str, root: &str) 
     let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(kept).unwrap());
     assert_eq!(mode & 0o777, 0o600);
     other
+}
+
+/// A request to the page, as a browser sends it.
+fn ask(to: &str, request: &str, headers: &[&str], body: &str) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(to).unwrap();
+    let mut text = format!(
+        "{request} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\ncontent-length: {}\r\n",
+        body.len()
+    );
+    headers.iter().for_each(|header| text += &format!("{header}\r\n"));
+    write!(stream, "{text}\r\n{body}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn part<'a>(answer: &'a str, begin: &str, end: char) -> &'a str {
+    answer.split(begin).nth(1).unwrap_or_else(|| panic!("{answer}")).split(end).next().unwrap()
+}
+
+/// Signs a person in, and returns the answer with the session or the refusal.
+fn sign_in_by(provider: &FakeProvider, http: &str) -> String {
+    let begun = ask(http, "POST /session/oidc", &["x-cairn: none"], "");
+    let (cookie, key) = (part(&begun, "set-cookie: ", ';'), part(&begun, "\"key\":\"", '"'));
+    let query = provider.agree(part(&begun, "\"url\":\"", '"'));
+    let get = |name: &str| query.iter().find(|(found, _)| found == name).unwrap().1.clone();
+    let body = serde_json::json!({ "key": key, "state": get("state"), "code": get("code") });
+    ask(
+        http,
+        "POST /session/oidc/finish",
+        &["x-cairn: none", &format!("cookie: {cookie}")],
+        &body.to_string(),
+    )
+}
+
+#[test]
+fn rules_on_claims_give_people_of_a_provider_their_roles() {
+    let dir = tempfile::tempdir().unwrap();
+    let provider = FakeProvider::start();
+    let (server, http, _) = server(dir.path(), &[]);
+    server.bad(10, "not-found", &["oidc", "show"]);
+    let secret = file(dir.path(), "secret", &format!("{}\n", CLIENT.1));
+    let redirect = format!("http://{http}/oidc");
+    let place = ["--issuer", provider.issuer(), "--client-id", CLIENT.0, "--redirect-url", &redirect];
+    let set = [&["oidc", "set", "--client-secret-file", &secret][..], &place].concat();
+    let shown = server.good(&set);
+    assert!(shown.contains("localhost") && shown.contains("client secret  set"), "{shown}");
+    server.bad(2, "usage", &["oidc", "set", "--issuer", "http://login.example.com"]);
+    server.bad(2, "usage", &["oidc", "set", "--redirect-url", &format!("http://{http}/")]);
+    let found = server.json(&["oidc", "test"]);
+    assert_eq!((&found["keys"], &found["scopes"][3]), (&1.into(), &"groups".into()), "{found}");
+
+    let refused = sign_in_by(&provider, &http);
+    assert!(refused.contains("no rule admits ann@example.com"), "{refused}");
+    server.good(&[
+        "oidc",
+        "rule",
+        "create",
+        "team",
+        "--claim",
+        "groups=storage",
+        "--role",
+        "operator",
+        "--volume",
+        "v",
+        "--session",
+        "8h",
+    ]);
+    server.bad(21, "taken", &["oidc", "rule", "create", "team", "--claim", "groups=a", "--role", "viewer"]);
+    server.bad(2, "usage", &["oidc", "rule", "create", "b", "--claim", "groups", "--role", "viewer"]);
+    let begun = sign_in_by(&provider, &http);
+    assert!(begun.contains("\"name\":\"oidc:ann@example.com\",\"role\":\"operator\""), "{begun}");
+    let session = [
+        format!("cookie: {}", part(&begun, "set-cookie: ", ';')),
+        format!("x-cairn: {}", part(&begun, "\"key\":\"", '"')),
+    ];
+    let session = [&session[0][..], &session[1], "content-type: application/json"];
+    let access = ask(&http, "GET /v1/access", &session, "");
+    assert!(access.contains("\"volumes\":[\"v\"]"), "{access}");
+    let snapshot = ask(&http, "POST /v1/volumes/v/snapshots", &session, "{\"name\":\"by-ann\"}");
+    assert!(snapshot.starts_with("HTTP/1.1 200"), "{snapshot}");
+    let deleted = ask(&http, "DELETE /v1/volumes/v/snapshots/by-ann", &session, "");
+    assert!(
+        deleted.starts_with("HTTP/1.1 403")
+            && deleted.contains("the oidc:ann@example.com has the role operator"),
+        "{deleted}"
+    );
+    let listed = server.good(&["oidc", "rule", "list"]);
+    assert!(listed.contains("groups=storage") && listed.contains("8 h"), "{listed}");
+    assert_eq!(server.json(&["oidc", "rule", "list"])[0]["sessions"], 1);
+    // The settings are changed on the control socket only, and no answer has the secret.
+    let header = format!(
+        "authorization: Bearer {}",
+        std::fs::read_to_string(server.data.join("http-token")).unwrap().trim()
+    );
+    let far = ask(&http, "PUT /v1/oidc", &[&header, "content-type: application/json"], "{\"name\":\"x\"}");
+    assert!(far.starts_with("HTTP/1.1 403") || far.contains("control socket"), "{far}");
+    let far = ask(&http, "GET /v1/oidc", &[&header], "");
+    for text in
+        [far, shown, server.good(&["oidc", "show", "--json"]), server.good(&["audit", "list", "--json"])]
+    {
+        assert!(!text.contains("100%"), "{text}");
+    }
+    let kept = server.data.join("oidc.json");
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(kept).unwrap());
+    assert_eq!(mode & 0o777, 0o600);
+
+    server.good(&["oidc", "rule", "delete", "team", "--yes"]);
+    assert!(ask(&http, "GET /v1/access", &session, "").starts_with("HTTP/1.1 401"));
+    let audit = server.good(&["audit", "list"]);
+    for line in
+        ["oidc:ann@example.com", "refused: no rule admits", "sign in", "POST /v1/oidc/rules", "PUT /v1/oidc"]
+    {
+        assert!(audit.contains(line), "{line}: {audit}");
+    }
+    server.good(&["oidc", "delete", "--yes"]);
+    assert!(!ask(&http, "GET /session", &[], "").contains("provider"));
+}
+
+/// The page shows dumps of a declared folder, and no request reaches another file.
+#[test]
+fn dump_folders_show_dumps_directly_in_them_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, elsewhere) = (dir.path().join("dumps"), dir.path().join("elsewhere"));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::create_dir(&elsewhere).unwrap();
+    let (server, http, _) = server(dir.path(), &["--dumps", folder.to_str().unwrap()]);
+    let dump = |level: &str, file: &Path| {
+        server.good(&["image", "dump", level, "v", "--to", file.to_str().unwrap()]);
+    };
+    dump("-0", &folder.join("full.cairn"));
+    server.good(&["lun", "create", "v/third", "--size", "1M"]);
+    dump("-1", &folder.join("increment.cairn"));
+    dump("-0", &elsewhere.join("secret.cairn"));
+    // A link to another dump, a link to a folder, a file that is no dump, a pipe, and a cut dump.
+    std::os::unix::fs::symlink(elsewhere.join("secret.cairn"), folder.join("link.cairn")).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, folder.join("folder")).unwrap();
+    std::fs::write(folder.join("password"), "a password").unwrap();
+    let pipe = folder.join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let whole = std::fs::read(elsewhere.join("secret.cairn")).unwrap();
+    std::fs::write(folder.join("cut.cairn"), &whole[..whole.len() / 2]).unwrap();
+    std::fs::copy(folder.join("full.cairn"), folder.join("copy.cairn")).unwrap();
+
+    let own = |name: &str, role: &str, more: &[&str]| {
+        let secret = server.good(&[&["token", "create", name, "--role", role], more].concat());
+        format!("authorization: Bearer {}", secret.trim())
+    };
+    let (viewer, operator) = (own("viewer", "viewer", &[]), own("operator", "operator", &[]));
+    let bound = own("bound", "operator", &["--volume", "v"]);
+    let encoded = |path: &Path| path.to_str().unwrap().replace('/', "%2F");
+    let get = |token: &str, path: &str| ask(&http, &format!("GET /v1/dump-folders{path}"), &[token], "");
+    let folders = get(&viewer, "");
+    assert!(folders.contains(&format!("[{{\"path\":\"{}\"}}]", folder.display())), "{folders}");
+    assert!(get(&bound, "").ends_with("[]"));
+    let listed = get(&viewer, &format!("/{}/dumps", encoded(&folder)));
+    let body = listed.split("\r\n\r\n").nth(1).unwrap();
+    let listed: serde_json::Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("{listed}"));
+    let files: Vec<String> =
+        listed.as_array().unwrap().iter().map(|dump| dump["files"].to_string()).collect();
+    assert!(
+        files.contains(&"[\"increment.cairn\"]".to_owned()) && files.contains(&"[\"cut.cairn\"]".to_owned()),
+        "{files:?}"
+    );
+    assert_eq!(files.len(), 3, "{files:?}");
+    let id = |name: &str| {
+        let found = listed.as_array().unwrap().iter().find(|dump| dump["files"].to_string().contains(name));
+        found.unwrap()["id"].as_str().unwrap().to_owned()
+    };
+    // They open: the volume had disks alone. The increment needs the other dump.
+    for name in ["copy.cairn", "increment.cairn"] {
+        let answer = get(&viewer, &format!("/{}/files?of={}", encoded(&folder), id(name)));
+        assert!(answer.contains("its volume had disks alone"), "{name}: {answer}");
+    }
+    let cut = get(&viewer, &format!("/{}/files?of={}", encoded(&folder), id("cut.cairn")));
+    assert!(!cut.starts_with("HTTP/1.1 200") && !cut.contains("disks alone"), "{cut}");
+    std::fs::remove_file(folder.join("full.cairn")).unwrap();
+    std::fs::remove_file(folder.join("copy.cairn")).unwrap();
+
+    // Other folders, and ids that are paths.
+    let strange = [
+        encoded(&elsewhere),
+        encoded(dir.path()),
+        format!("{}%2F..%2Felsewhere", encoded(&folder)),
+        format!("{}%2F", encoded(&folder)),
+        format!("{}%2Ffolder", encoded(&folder)),
+        "%2F".to_owned(),
+        "..".to_owned(),
+    ];
+    for name in strange {
+        for path in [format!("/{name}/dumps"), format!("/{name}/files?of={}", id("cut.cairn"))] {
+            let answer = get(&operator, &path);
+            assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
+        }
+    }
+    for of in
+        ["..%2Felsewhere%2Fsecret.cairn", "secret.cairn", "password", "link.cairn", "%2Fetc%2Fpasswd", ""]
+    {
+        let answer = get(&operator, &format!("/{}/files?of={of}", encoded(&folder)));
+        assert!(answer.starts_with("HTTP/1.1 404"), "{of}: {answer}");
+        let answer = get(&operator, &format!("/{}/files/content?of={of}", encoded(&folder)));
+        assert!(answer.starts_with("HTTP/1.1 404"), "{of}: {answer}");
+    }
+    // Roles: a viewer gets names and no content, a bound token neither.
+    let content = format!("/{}/files/content?of={}", encoded(&folder), id("cut.cairn"));
+    assert!(get(&viewer, &content).starts_with("HTTP/1.1 403"));
+    assert!(get(&bound, &format!("/{}/dumps", encoded(&folder))).starts_with("HTTP/1.1 403"));
 }
 
 #[test]

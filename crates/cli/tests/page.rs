@@ -7,6 +7,10 @@
 mod browser;
 #[path = "page/looking.rs"]
 mod looking;
+#[path = "page/paint.rs"]
+mod paint;
+#[path = "page/provider.rs"]
+mod provider;
 mod running;
 #[path = "page/stories.rs"]
 mod stories;

@@ -126,6 +126,19 @@ pub(crate) fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, No
     if found.is_empty() || !all_fit { Err(NoCertificate) } else { Ok(found) }
 }
 
+/// TLS that trusts the authorities of this machine, and those in a text (PEM).
+///
+/// # Errors
+/// The certificates in the text can't be read.
+pub fn client_tls(authority: Option<&str>) -> Result<ClientConfig, Failure> {
+    tls(authority)
+}
+
+/// The cause of a failed request to `place`, in words.
+pub fn reason_of(error: &(dyn Error + 'static), place: &str) -> String {
+    failure_of(cause_of(error), place).message
+}
+
 /// TLS that trusts the authorities of this machine, and those of a target.
 fn tls(authority: Option<&str>) -> Result<ClientConfig, Failure> {
     let broken = |_| Failure::new(Fault::Lasting, "TLS can't be set up", "report this as a bug");

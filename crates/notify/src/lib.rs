@@ -16,7 +16,7 @@ mod secret;
 mod shapes;
 mod target;
 
-pub use deliver::{Failure, Fault, ping, send};
+pub use deliver::{Failure, Fault, client_tls, ping, reason_of, send};
 pub use desk::Desk;
 pub use message::{Event, EventKind, Message, Origin};
 pub use pace::{Pace, Sleep};

@@ -9,6 +9,7 @@
 
 mod commands;
 mod downloads;
+mod in_dumps;
 mod pipe;
 mod restoring;
 mod tar_stream;
@@ -26,7 +27,7 @@ use crate::dumps::images::DumpTrees;
 use crate::error::ServerError;
 use crate::volumes::open::OpenVolume;
 
-pub(crate) use downloads::Sending;
+pub(crate) use downloads::{Sending, Source};
 
 /// Requests for the files of a volume at a time.
 const LOOKS_MAX: usize = 8;

@@ -13,6 +13,7 @@ mod changed;
 mod clones;
 mod devices;
 mod drills;
+mod dump_files;
 mod dumps;
 mod fleet;
 mod groups;
@@ -22,6 +23,7 @@ mod mirrors;
 mod mounts;
 mod nfs;
 mod notify;
+mod oidc;
 mod page;
 mod plans;
 mod quotas;
@@ -91,8 +93,10 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(recordings::routes())
         .merge(plans::routes())
         .merge(tokens::routes())
+        .merge(oidc::routes())
         .merge(certificates::routes())
         .merge(page::routes())
+        .merge(dump_files::routes())
 }
 
 /// The description, with the roles that each route needs.

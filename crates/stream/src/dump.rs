@@ -34,7 +34,7 @@ pub use chain::arrange;
 pub use device::{DumpDevice, OpenDump};
 pub use error::DumpError;
 pub use index::{DumpBytes, PartIndex};
-pub use read::{Lost, PartHead, PartReached, PartReader};
+pub use read::{HEAD_BYTES, Lost, PartHead, PartReached, PartReader};
 pub use restore::{RestoreLedger, Restored, Standing, restore, restore_on};
 pub use resume::{Begun, begun_table};
 pub use window::{InBlocks, ReadBlocks};

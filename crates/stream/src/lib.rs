@@ -24,9 +24,9 @@ mod work;
 pub use apply::{Applied, Keeps, apply, apply_keeping, apply_to};
 pub use consume::{Consumer, Record, Runs};
 pub use dump::{
-    Begun, Dump, DumpBytes, DumpDevice, DumpError, DumpLabel, InBlocks, Lost, Onto, OpenDump, PartHead,
-    PartIndex, PartReached, PartReader, ReadBlocks, RestoreLedger, Restored, Standing, arrange, begun_table,
-    restore, restore_on,
+    Begun, Dump, DumpBytes, DumpDevice, DumpError, DumpLabel, HEAD_BYTES, InBlocks, Lost, Onto, OpenDump,
+    PartHead, PartIndex, PartReached, PartReader, ReadBlocks, RestoreLedger, Restored, Standing, arrange,
+    begun_table, restore, restore_on,
 };
 pub use encode::Compression;
 pub use error::{AbortReason, StreamError};

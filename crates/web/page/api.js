@@ -92,6 +92,37 @@ export async function signIn(secret) {
   localStorage.setItem(KEY, key);
 }
 
+/// The key of a sign-in at the identity provider, and the view to return to.
+const SIGN_IN_KEY = "cairn-oidc";
+
+/// Goes to the identity provider. It sends the browser back to `/oidc`.
+export async function leaveForProvider() {
+  const { url, key } = await send("POST", "/session/oidc", undefined, PATIENCE);
+  localStorage.setItem(SIGN_IN_KEY, JSON.stringify({ key, view: location.hash }));
+  location.assign(url);
+}
+
+/// The key of the sign-in that this browser began last, and its view. It counts once.
+export function takeSignIn() {
+  try {
+    return JSON.parse(localStorage.getItem(SIGN_IN_KEY)) ?? {};
+  } catch {
+    return {};
+  } finally {
+    localStorage.removeItem(SIGN_IN_KEY);
+  }
+}
+
+/// Ends a sign-in with the parameters that the provider added to the address.
+export async function returnFromProvider(kept, query) {
+  const asked = { key: kept.key ?? "", state: query.get("state") ?? "" };
+  for (const [field, name] of [["code", "code"], ["error", "error"], ["description", "error_description"]]) {
+    if (query.has(name)) asked[field] = query.get(name);
+  }
+  const { key } = await send("POST", "/session/oidc/finish", asked, PATIENCE);
+  localStorage.setItem(KEY, key);
+}
+
 export async function signOut() {
   try {
     await send("DELETE", "/session", undefined, PATIENCE);

@@ -3,7 +3,7 @@
 // page that is not visible does neither.
 
 import { accessWords, learnAccess, may } from "./access.js";
-import { changes, get, session, signIn, signOut } from "./api.js";
+import { changes, get, leaveForProvider, returnFromProvider, session, signIn, signOut, takeSignIn } from "./api.js";
 import { h, morphInside, say, withCommands } from "./dom.js";
 import { DumpFilesView, DumpsView } from "./dumps.js";
 import { Exports, Peers } from "./exports.js";
@@ -145,9 +145,9 @@ const ROUTES = [
   [/^#\/bucket-mirror\/([^/]+)$/, (name) => new BucketMirrorView(app, name)],
   [/^#\/history\/([^/]+)$/, (name) => new HistoryView(app, name)],
   [/^#\/files\/([^/]+)((?:\/[^/]+)*)\/?$/, (name, rest) => filesView(name, rest)],
-  [/^#\/dumps$/, () => new DumpsView(app, null)],
-  [/^#\/dumps\/([^/]+)$/, (name) => new DumpsView(app, name)],
-  [/^#\/dumps\/([^/]+)\/([^/]+)((?:\/[^/]+)*)\/?$/, (name, of, rest) => new DumpFilesView(app, name, decodeURIComponent(of), rest.split("/").filter(Boolean))],
+  [/^#\/dumps$/, () => new DumpsView(app, "dumps", null)],
+  [/^#\/(dumps|dump-folders)\/([^/]+)$/, (route, place) => new DumpsView(app, route, decodeURIComponent(place))],
+  [/^#\/(dumps|dump-folders)\/([^/]+)\/([^/]+)((?:\/[^/]+)*)\/?$/, (route, place, of, rest) => new DumpFilesView(app, route, decodeURIComponent(place), decodeURIComponent(of), rest.split("/").filter(Boolean))],
   [/^#\/exports$/, () => new Exports(app)],
   [/^#\/fleet$/, () => new FleetView(app)],
   [/^#\/log$/, () => new LogView(app)],
@@ -162,7 +162,7 @@ function route() {
     let view;
     try {
       const [, name] = found;
-      view = make(name === undefined ? name : decodeURIComponent(name), found[2], found[3]);
+      view = make(name === undefined ? name : decodeURIComponent(name), ...found.slice(2));
     } catch {
       // An address that is cut within a character.
       break;
@@ -219,8 +219,31 @@ function drawFrame() {
   if (who.textContent !== accessWords()) who.textContent = accessWords();
 }
 
+/// The button that leads to the identity provider, where one is configured. The sign-in works at
+/// one address of the page, to which the button leads first.
+function providerButton(provider, error) {
+  if (!provider) return null;
+  const text = `Sign in with ${provider.name}`;
+  if (provider.origin !== location.origin) {
+    return h("p", { class: "buttons" }, h("a", { class: "button", href: `${provider.origin}/` }, `${text} at ${provider.origin}`));
+  }
+  const leaveHere = async (event) => {
+    const button = event.currentTarget;
+    button.disabled = true;
+    error.replaceChildren();
+    try {
+      await leaveForProvider();
+    } catch (refused) {
+      error.replaceChildren(...problemLines(refused));
+      button.disabled = false;
+      button.focus();
+    }
+  };
+  return h("p", { class: "buttons" }, h("button", { type: "button", id: "provider", onclick: leaveHere }, text));
+}
+
 /// The form in which the token is given; or, on the page of `cairn web`, how to get a link.
-function showSignIn(proof, problem) {
+function showSignIn({ proof, provider }, problem) {
   app.signedIn = false;
   hush();
   app.view?.stop();
@@ -267,8 +290,9 @@ function showSignIn(proof, problem) {
     h("p", { class: "hint", id: "token-hint" }, "One of ", h("code", {}, "cairn token create"), ", or the content of the file ", h("code", {}, "http-token"), " of the data directory of the server."),
     error,
     h("p", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Sign in")),
+    providerButton(provider, error),
   ));
-  input.focus();
+  (document.getElementById("provider") ?? input).focus();
 }
 
 function problemLines(problem) {
@@ -315,10 +339,22 @@ async function start() {
       problem = error;
     }
   }
+  if (location.pathname === "/oidc") {
+    const query = new URLSearchParams(location.search);
+    const kept = takeSignIn();
+    // The code must stay neither in the address nor in the history of the browser. The view is that
+    // at which the sign-in began.
+    history.replaceState(null, "", `/${kept.view?.startsWith("#/") ? kept.view : ""}`);
+    try {
+      await returnFromProvider(kept, query);
+    } catch (error) {
+      problem = error;
+    }
+  }
   try {
-    const { proof, signed_in: signedIn } = await session();
-    if (signedIn) await begin();
-    else showSignIn(proof, problem);
+    const shown = await session();
+    if (shown.signed_in) await begin();
+    else showSignIn(shown, problem);
   } catch (error) {
     main.replaceChildren(h("p", { class: "note bad" }, `${error.message}. `, withCommands(error.next)));
     setTimeout(start, EVERY);
@@ -328,8 +364,8 @@ async function start() {
 document.addEventListener("cairn-signed-out", async () => {
   if (!app.signedIn) return;
   app.signedIn = false;
-  const { proof } = await session().catch(() => ({ proof: "token" }));
-  showSignIn(proof, { message: "the session has ended", next: null });
+  const shown = await session().catch(() => ({ proof: "token" }));
+  showSignIn(shown, { message: "the session has ended", next: null });
 });
 document.addEventListener("visibilitychange", () => {
   if (document.visibilityState === "visible" && app.signedIn) {
@@ -347,7 +383,7 @@ addEventListener("hashchange", () => {
 document.getElementById("skip").addEventListener("click", () => main.focus());
 leave.addEventListener("click", async () => {
   await signOut().catch(() => {});
-  const { proof } = await session().catch(() => ({ proof: "token" }));
-  showSignIn(proof, null);
+  const shown = await session().catch(() => ({ proof: "token" }));
+  showSignIn(shown, null);
 });
 start();

@@ -1,5 +1,14 @@
-//! The files of the page, as they are in the program.
+//! The files of the page, as they are in the program, and as they are sent.
+//!
+//! The document names the other files below `/page/VERSION/`, where VERSION is a digest of all of
+//! them. So a browser keeps each file for as long as it likes, and asks for the document alone when
+//! it opens the page again. The relative imports of the scripts stay below the same version.
 
+use std::io::Write;
+use std::sync::LazyLock;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
 
 /// A file.
@@ -49,14 +58,65 @@ pub(crate) const FILES: &[File] = &[
     file!("words.js", SCRIPT),
 ];
 
-/// The file of that name.
-pub(crate) fn find(name: &str) -> Option<&'static File> {
-    FILES.iter().find(|file| file.name == name)
+/// A file as it is sent.
+pub(crate) struct Sent {
+    pub(crate) name: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) plain: Form,
+    /// By gzip.
+    pub(crate) packed: Form,
 }
 
-/// The entity tag of a file: another one as soon as a byte of it is another one.
-pub(crate) fn tag(file: &File) -> String {
-    let digest = Sha256::digest(file.bytes);
-    let text: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
-    format!("\"{text}\"")
+/// The bytes of a file in one form.
+pub(crate) struct Form {
+    pub(crate) bytes: Vec<u8>,
+    /// The entity tag: another one as soon as a byte is another one.
+    pub(crate) tag: String,
+}
+
+/// The files as they are sent, made when the page is opened for the first time.
+static SENT: LazyLock<Vec<Sent>> = LazyLock::new(|| FILES.iter().map(Sent::of).collect());
+
+/// The digest of all files.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let all = FILES.iter().fold(Sha256::new(), |all, file| all.chain_update(digest(file.bytes)));
+    all.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+});
+
+impl Sent {
+    fn of(file: &File) -> Self {
+        let bytes = match std::str::from_utf8(file.bytes) {
+            Ok(text) if file.name == "index.html" => {
+                text.replace("=\"/page/", &format!("=\"/page/{}/", version())).into_bytes()
+            }
+            _ => file.bytes.to_vec(),
+        };
+        let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+        // A vector takes all.
+        let packed = packer.write_all(&bytes).and_then(|()| packer.finish()).unwrap_or_default();
+        let Form { tag, .. } = Form::of(bytes.clone());
+        let packed = Form { bytes: packed, tag: tag.replacen('"', "\"gz-", 1) };
+        Self { name: file.name, kind: file.kind, plain: Form { bytes, tag }, packed }
+    }
+}
+
+impl Form {
+    fn of(bytes: Vec<u8>) -> Self {
+        let text: String = digest(&bytes).iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+        Self { bytes, tag: format!("\"{text}\"") }
+    }
+}
+
+fn digest(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+/// The version of the page.
+pub(crate) fn version() -> &'static str {
+    &VERSION
+}
+
+/// The file of that name.
+pub(crate) fn find(name: &str) -> Option<&'static Sent> {
+    SENT.iter().find(|file| file.name == name)
 }

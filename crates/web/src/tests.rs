@@ -53,6 +53,19 @@ fn in_background(work: impl Future<Output = ()> + Send + 'static) {
 
 /// The answer to one request, as text.
 fn ask(to: SocketAddr, request: &str, headers: &[&str], body: &str) -> String {
+    let mut answer = String::new();
+    send(to, request, headers, body).read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The same, as it comes.
+fn ask_bytes(to: SocketAddr, request: &str, headers: &[&str]) -> Vec<u8> {
+    let mut answer = Vec::new();
+    send(to, request, headers, "").read_to_end(&mut answer).unwrap();
+    answer
+}
+
+fn send(to: SocketAddr, request: &str, headers: &[&str], body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(to).unwrap();
     let mut text = format!("{request} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
     if !headers.iter().any(|header| header.starts_with("host:")) {
@@ -60,9 +73,7 @@ fn ask(to: SocketAddr, request: &str, headers: &[&str], body: &str) -> String {
     }
     headers.iter().for_each(|header| text += &format!("{header}\r\n"));
     write!(stream, "{text}\r\n{body}").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    stream
 }
 
 fn status(answer: &str) -> u16 {
@@ -86,6 +97,120 @@ fn sign_in(to: SocketAddr, secret: &str) -> String {
     ask(to, "POST /session", &["x-cairn: none"], &format!("{{\"secret\":\"{secret}\"}}"))
 }
 
+/// A provider that gives the holder of its binding the identity of the token.
+struct OneProvider {
+    name: &'static str,
+    origin: String,
+}
+
+impl Provider for OneProvider {
+    fn shown(&self) -> Option<ProviderShown> {
+        let (name, origin) = (self.name.to_owned(), self.origin.clone());
+        (!name.is_empty()).then_some(ProviderShown { name, origin })
+    }
+
+    fn begin(&self, _: Option<std::net::IpAddr>) -> Later<'_, Begun> {
+        let url = "https://login.example.com/?state=one".to_owned();
+        Box::pin(async { Ok(Begun { url, binding: "binding".to_owned() }) })
+    }
+
+    fn finish(&self, binding: String, returned: Returned) -> Later<'_, String> {
+        let is_it = binding == "binding" && returned.state == "one" && returned.code.is_some();
+        let message = format!("refused with {binding:?}");
+        Box::pin(async move {
+            let refused = NotSignedIn { message, next: "sign in again".to_owned(), is_refused: true };
+            if is_it { Ok("identity".to_owned()) } else { Err(refused) }
+        })
+    }
+}
+
+/// A page that is served at the origin of its provider.
+fn with_provider(name: &'static str, clock: &Arc<ManualClock>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    let provider = Arc::new(OneProvider { name, origin: format!("http://{to}") });
+    let router =
+        routes(Page::with_provider(Arc::new(OneKey(AtomicBool::new(false))), provider, clock.clone()));
+    in_background(async move {
+        listener.set_nonblocking(true).unwrap();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        axum::serve(listener, router).await.unwrap();
+    });
+    to
+}
+
+#[test]
+fn sign_in_elsewhere_ends_only_with_the_cookie_and_the_key_of_its_browser() {
+    let clock = Arc::default();
+    let to = with_provider("Example", &clock);
+    let shown = ask(to, "GET /session", &[], "");
+    assert!(shown.contains(&format!(r#""provider":{{"name":"Example","origin":"http://{to}"}}"#)), "{shown}");
+    let begun = ask(to, "POST /session/oidc", &["x-cairn: none"], "");
+    assert!(begun.contains("https://login.example.com/?state=one") && begun.contains("HttpOnly"), "{begun}");
+    assert!(begun.contains("SameSite=Strict") && begun.contains("Max-Age=600"), "{begun}");
+    let cookie = format!("cookie: {}", part(&begun, "set-cookie: ", ';'));
+    let key = part(&begun, "\"key\":\"", '"').to_owned();
+    assert!(!begun.split("\r\n\r\n").nth(1).unwrap().contains("binding"), "scripts do not see it");
+    let finish = |headers: &[&str], key: &str| {
+        let body = format!(r#"{{"key":"{key}","state":"one","code":"a"}}"#);
+        let all: Vec<&str> = ["x-cairn: none"].iter().chain(headers).copied().collect();
+        ask(to, "POST /session/oidc/finish", &all, &body)
+    };
+    let stolen = format!("cookie: cairn-oidc-{}=binding.another", to.port());
+    for (headers, key) in [
+        (&[] as &[&str], &key[..]),
+        (&[&cookie[..]], "another"),
+        (&[&stolen[..]], &key),
+        (&[&cookie[..]], ""),
+    ] {
+        let answer = finish(headers, key);
+        assert!(status(&answer) == 403 && !answer.contains("set-cookie: cairn-1"), "{answer}");
+        assert!(answer.contains(r#"refused with \"\""#), "the provider gets no binding: {answer}");
+    }
+    // Another site cannot end it, and cannot begin one.
+    for request in ["POST /session/oidc", "POST /session/oidc/finish"] {
+        for headers in [&["x-cairn: none", "origin: http://evil.example", &cookie][..], &[&cookie[..]]] {
+            let answer = ask(to, request, headers, "{}");
+            assert!(status(&answer) == 403 && answer.contains("does not come from this page"), "{answer}");
+        }
+    }
+    let answer = finish(&[&cookie[..]], &key);
+    assert_eq!(answer.matches("set-cookie: ").count(), 2, "{answer}");
+    assert!(
+        answer.contains(&format!("cairn-oidc-{}=; ", to.port())) && answer.contains("Max-Age=0"),
+        "{answer}"
+    );
+    let own = format!("cookie: {}", part(&answer, "set-cookie: ", ';'));
+    let key = format!("x-cairn: {}", part(&answer, "\"key\":\"", '"'));
+    assert!(ask(to, "GET /session", &[&own, &key], "").contains(r#""name":"token one""#));
+}
+
+#[test]
+fn refused_sign_ins_elsewhere_have_to_wait() {
+    let clock = Arc::default();
+    let to = with_provider("Example", &clock);
+    let finish = || ask(to, "POST /session/oidc/finish", &["x-cairn: none"], r#"{"key":"a","state":"b"}"#);
+    for _ in 0..5 {
+        assert_eq!(status(&finish()), 403);
+    }
+    assert_eq!(status(&finish()), 429);
+    clock.advance(std::time::Duration::from_secs(60));
+    assert_eq!(status(&finish()), 403);
+}
+
+#[test]
+fn page_without_a_provider_offers_none() {
+    let clock = Arc::default();
+    let to = with_provider("", &clock);
+    assert!(!ask(to, "GET /session", &[], "").contains("provider"));
+    assert_eq!(status(&ask(to, "POST /session/oidc", &["x-cairn: none"], "")), 404);
+    let other = with_provider("Example", &clock);
+    let host = format!("host: localhost:{}", other.port());
+    let answer = ask(other, "POST /session/oidc", &["x-cairn: none", &host], "");
+    assert!(status(&answer) == 403 && answer.contains(&format!("open http://{other}")), "{answer}");
+    assert_eq!(status(&ask(to, "GET /oidc?code=a&state=b", &[], "")), 200, "it is the page");
+}
+
 #[test]
 fn files_load_nothing_from_elsewhere_and_have_no_inline_scripts() {
     for file in FILES {
@@ -94,7 +219,7 @@ fn files_load_nothing_from_elsewhere_and_have_no_inline_scripts() {
         assert!(!text.contains("http://") && !text.contains("https://"), "{}", file.name);
         assert!(!text.contains("innerHTML") && !text.contains("eval("), "{}", file.name);
     }
-    let index = std::str::from_utf8(files::find("index.html").unwrap().bytes).unwrap();
+    let index = std::str::from_utf8(&files::find("index.html").unwrap().plain.bytes).unwrap();
     assert!(!index.contains("<style") && !index.contains("style=") && !index.contains(" on"), "{index}");
     assert_eq!(index.matches("<script").count(), index.matches("<script type=\"module\" src=").count());
 }
@@ -114,7 +239,9 @@ fn every_file_that_the_page_names_is_served_and_none_is_left_over() {
 #[test]
 fn every_answer_has_the_policy_and_a_file_is_sent_once() {
     let to = serve(routes(page(&Arc::default())));
-    for request in ["GET /", "GET /page/app.js", "GET /page/none.js", "GET /session", "POST /session"] {
+    for request in
+        ["GET /", "GET /oidc", "GET /page/app.js", "GET /page/none.js", "GET /session", "POST /session"]
+    {
         let answer = ask(to, request, &[], "");
         assert!(answer.contains(&format!("content-security-policy: {POLICY}\r\n")), "{answer}");
         assert!(answer.contains("x-content-type-options: nosniff\r\n"), "{answer}");
@@ -128,6 +255,39 @@ fn every_answer_has_the_policy_and_a_file_is_sent_once() {
     assert!(again.ends_with("\r\n\r\n"), "{again}");
     assert_eq!(status(&ask(to, "GET /page/none.js", &[], "")), 404);
     assert_eq!(status(&ask(to, "GET /page/..%2fsrc%2flib.rs", &[], "")), 404);
+}
+
+/// A browser that opens the page again asks for the document alone, and all files are packed.
+#[test]
+fn files_are_kept_by_the_browser_below_the_version_of_the_page() {
+    let to = serve(routes(page(&Arc::default())));
+    let index = ask(to, "GET /", &[], "");
+    assert!(index.contains("cache-control: no-cache\r\n"), "{index}");
+    let named: Vec<&str> =
+        index.split("=\"/page/").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    assert!(named.len() > 20);
+    let version = named[0].split('/').next().unwrap();
+    for name in named {
+        assert!(name.starts_with(&format!("{version}/")), "{name}");
+        let answer = ask(to, &format!("GET /page/{name}"), &[], "");
+        assert!(status(&answer) == 200 && answer.contains("max-age=31536000, immutable"), "{answer}");
+    }
+    let other = ask(to, "GET /page/0000000000000000/app.js", &[], "");
+    assert!(status(&other) == 404 && !other.contains("immutable"), "{other}");
+    // A browser that cannot unpack gets the file as it is; one tag is not that of the other form.
+    let plain = ask(to, "GET /page/app.js", &["accept-encoding: br, gzip;q=0"], "");
+    assert!(plain.contains("vary: accept-encoding") && !plain.contains("content-encoding"), "{plain}");
+    let known = format!("if-none-match: {}", part(&plain, "etag: ", '\r'));
+    for offer in ["gzip", "br, gzip;q=0.5"] {
+        let head = ask_bytes(to, "GET /page/app.js", &[&format!("accept-encoding: {offer}"), &known]);
+        let text = String::from_utf8_lossy(&head);
+        assert!(text.starts_with("HTTP/1.1 200") && text.contains("content-encoding: gzip"), "{text}");
+        assert!(2 * head.len() < plain.len(), "{} of {}", head.len(), plain.len());
+        let begin = head.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+        let mut unpacked = String::new();
+        flate2::read::GzDecoder::new(&head[begin..]).read_to_string(&mut unpacked).unwrap();
+        assert!(plain.ends_with(&unpacked));
+    }
 }
 
 #[test]

@@ -78,6 +78,11 @@ pub struct Serve {
     /// Send lines of the audit log to the system's log as well
     #[arg(long)]
     pub audit_syslog: bool,
+    /// Show the files inside image dumps of this folder on the page
+    ///
+    /// Can be repeated. The dumps are files directly in it; links are not followed.
+    #[arg(long, value_name = "DIR")]
+    pub dumps: Vec<PathBuf>,
     /// Memory per volume for cached blocks and writes (default 256M)
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<ByteSize>,

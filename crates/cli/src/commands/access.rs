@@ -52,7 +52,8 @@ pub fn run(command: Token, client: &Client, output: Output) -> Result<(), Failur
     Ok(())
 }
 
-fn of_name(role: RoleName) -> api::Role {
+/// The role of a name on the command line.
+pub fn of_name(role: RoleName) -> api::Role {
     match role {
         RoleName::Viewer => api::Role::Viewer,
         RoleName::Operator => api::Role::Operator,

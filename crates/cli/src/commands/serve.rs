@@ -35,6 +35,8 @@ pub fn run(serve: Serve, data: Option<PathBuf>, output: Output) -> Result<(), Fa
         tls_name: (!serve.tls_name.is_empty()).then_some(serve.tls_name),
         http_insecure: serve.http_insecure.then_some(true),
         audit_syslog: serve.audit_syslog.then_some(true),
+        dumps: (!serve.dumps.is_empty())
+            .then(|| serve.dumps.into_iter().filter_map(|path| absolute(Some(path))).collect()),
         cache: serve.cache,
     };
     let config = Config::new(line.over(file)).map_err(failure)?;

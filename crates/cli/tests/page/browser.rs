@@ -119,7 +119,7 @@ impl Browser {
     }
 
     pub fn until_text(&mut self, text: &str) {
-        self.until(&format!("document.body.innerText.includes({})", json!(text)));
+        self.until(&format!("document.body?.innerText.includes({})", json!(text)));
     }
 
     pub fn open(&mut self, url: &str) {

@@ -9,7 +9,10 @@ use crate::{Web, make_vol0, server_with_http, sign_in, sign_in_and_out};
 
 /// A server with files in `vol0`, mounted; the folder of the mount.
 fn server_with_files(dir: &Path) -> (Running, std::path::PathBuf) {
-    let server = Running::start(dir, "a");
+    let dumps = dir.join("dumps");
+    fs::create_dir(&dumps).unwrap();
+    let server =
+        Running::start_with(dir, "a", &["--mirror", "127.0.0.1:0", "--dumps", dumps.to_str().unwrap()]);
     server.good(&["volume", "create", "vol0", "--size", "256M"]);
     let mounted = dir.join("mnt");
     fs::create_dir(&mounted).unwrap();
@@ -141,6 +144,23 @@ fn deleted_file_is_back_in_four_clicks_and_by_keyboard_alone() {
         unzip.status().unwrap().success()
     });
     assert_eq!(fs::read(notes.join("notes/report@monday.txt")).unwrap(), b"the first report");
+
+    // The same inside an image dump in a file of a declared folder.
+    let file = dir.path().join("dumps/vol0.cairn");
+    server.good(&["image", "dump", "-0", "vol0", "--to", file.to_str().unwrap()]);
+    browser.value("location.hash = '#/dumps'");
+    browser.click(dir.path().join("dumps").to_str().unwrap());
+    browser.until_text("vol0.cairn");
+    browser.picture("dumps-folder");
+    browser.click("vol0");
+    browser.click("notes/");
+    browser.until_text("report.txt");
+    fs::remove_file(downloads.join("report.txt")).unwrap();
+    browser.click_named("Download report.txt");
+    wait_until("the file of the dump in a folder has arrived", || {
+        fs::read(downloads.join("report.txt"))
+            .is_ok_and(|bytes| bytes == b"the second report, which is longer")
+    });
     browser.assert_no_complaints();
 }
 

@@ -2,11 +2,18 @@
 
 use cairn_api as api;
 
+use crate::actors::Actor;
 use crate::actors::tokens::not_found;
 use crate::daemon::server::Server;
 use crate::error::ServerError;
 
 impl Server {
+    /// The client with this identity: that of a token, or of a person who signed in by the identity
+    /// provider. None when it has expired or was revoked.
+    pub(crate) fn actor(&self, identity: &str) -> Option<Actor> {
+        self.tokens.actor(identity).or_else(|| self.oidc.actor(identity))
+    }
+
     /// One token.
     pub(crate) fn show_token(&self, name: &str) -> Result<api::AccessToken, ServerError> {
         self.tokens.list()?.into_iter().find(|token| token.name == name).ok_or_else(|| not_found(name))

@@ -1,4 +1,4 @@
-//! Errors of access: requests that a role or a token does not permit.
+//! Errors of access: requests that a role or a token does not permit, and the identity provider.
 //!
 //! Each has its kind and the step that comes next.
 
@@ -26,6 +26,17 @@ pub enum ActorsError {
         /// The object of the request.
         object: String,
     },
+    /// No identity provider is configured.
+    #[error("no identity provider is configured")]
+    NoProvider,
+    /// The identity provider fails.
+    #[error("{message}")]
+    Provider {
+        /// The failure and its cause.
+        message: String,
+        /// The remedy.
+        next: String,
+    },
 }
 
 impl ActorsError {
@@ -33,6 +44,8 @@ impl ActorsError {
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             ActorsError::RoleTooLow { .. } | ActorsError::OtherVolume { .. } => ErrorKind::Forbidden,
+            ActorsError::NoProvider => ErrorKind::NotFound,
+            ActorsError::Provider { .. } => ErrorKind::Failed,
         }
     }
 
@@ -46,6 +59,10 @@ impl ActorsError {
             ActorsError::OtherVolume { .. } => {
                 "use a token without --volume, or one for that volume; `cairn token list` shows them".to_owned()
             }
+            ActorsError::NoProvider => {
+                "configure one with `cairn oidc set --issuer URL --client-id ID --redirect-url URL`".to_owned()
+            }
+            ActorsError::Provider { next, .. } => next.clone(),
         }
     }
 }

@@ -78,67 +78,8 @@ impl Server {
         Ok(listing)
     }
 
-    /// The names in a directory inside an image dump in a bucket.
-    pub(crate) fn list_dump_files(
-        &self,
-        bucket: &str,
-        asked: &api::ListDumpFiles,
-    ) -> Result<api::FileListing, ServerError> {
-        let path = asked_path(&asked.path, asked.path_bytes.as_deref())?;
-        let names = names_of(&path)?;
-        let whole = from_root(&names);
-        let name = format!("{bucket}:{}", asked.of);
-        let tree = self.dump_tree(bucket, &asked.of, asked.at.as_deref())?;
-        let mut listing = empty_listing(name.clone(), &whole);
-        list_directory(&tree, &names, &mut listing, place_after(asked.after.as_deref())?, asked.limit)
-            .map_err(self.failed_at(&name, &whole))?;
-        Ok(listing)
-    }
-
-    fn dump_tree(&self, bucket: &str, of: &str, at: Option<&str>) -> Result<Tree, ServerError> {
-        self.browsing.dumps.tree(&self.buckets, &self.clock, (bucket, of), at)
-    }
-
-    /// Begins to send a file, or a folder as a tar or zip file, out of an image dump.
-    pub(crate) fn send_dump_files(
-        &self,
-        bucket: &str,
-        of: &str,
-        place: &api::FilePlace,
-    ) -> Result<Sending, ServerError> {
-        let path = asked_path(&place.path, place.path_bytes.as_deref())?;
-        let names = names_of(&path)?;
-        let name = format!("{bucket}:{of}");
-        let taken = self.browsing.downloads.take(&name, DOWNLOADS_MAX, DOWNLOADING)?;
-        let tree = self.dump_tree(bucket, of, place.at.as_deref())?;
-        let failed = self.failed_at(&name, &from_root(&names));
-        let (stat, file) = downloads::find(&tree, &names, root_name(of)).map_err(failed)?;
-        let subject = format!("{name}:{}", quoted_path(&from_root(&names)));
-        downloads::begin(tree, stat, file, place.archive.unwrap_or_default(), subject, taken)
-    }
-
-    /// Prepares a download out of an image dump.
-    pub(crate) fn prepare_dump_download(
-        &self,
-        bucket: &str,
-        asked: api::DumpFilePlace,
-        token: Option<String>,
-    ) -> Result<api::Download, ServerError> {
-        let api::DumpFilePlace { of, at, path, path_bytes, archive } = asked;
-        let place = api::FilePlace { at, path, path_bytes, archive };
-        let path = asked_path(&place.path, place.path_bytes.as_deref())?;
-        let names = names_of(&path)?;
-        let tree = self.dump_tree(bucket, &of, place.at.as_deref())?;
-        let failed = self.failed_at(&format!("{bucket}:{of}"), &from_root(&names));
-        let (stat, file) = downloads::find(&tree, &names, root_name(&of)).map_err(failed)?;
-        let (file_name, bytes) = downloads::shape(&stat, &file, place.archive.unwrap_or_default())?;
-        let source = Source::Dump(bucket.to_owned(), of);
-        let secret = self.browsing.tickets.make(source, place, token, self.clock.monotonic())?;
-        Ok(api::Download { url: format!("/download/{secret}"), file_name: path_text(&file_name), bytes })
-    }
-
     /// An error of a path, which the message names.
-    fn failed_at(&self, name: &str, path: &[u8]) -> impl Fn(TreeError) -> ServerError + use<> {
+    pub(super) fn failed_at(&self, name: &str, path: &[u8]) -> impl Fn(TreeError) -> ServerError + use<> {
         let name = format!("{name}:{}", quoted_path(path));
         move |error| ServerError::tree(&name)(error)
     }
@@ -219,12 +160,11 @@ impl Server {
     pub(crate) fn begin_download(&self, secret: &str) -> Result<Option<Sending>, ServerError> {
         let ticket = self.browsing.tickets.take(secret, self.clock.monotonic());
         // The token may have been revoked since then.
-        let may =
-            |token: &Option<String>| token.as_ref().is_none_or(|token| self.tokens.actor(token).is_some());
+        let may = |token: &Option<String>| token.as_ref().is_none_or(|token| self.actor(token).is_some());
         let ticket = ticket.filter(|ticket| may(&ticket.token));
         let send = |ticket: Ticket| match &ticket.source {
             Source::Volume(volume) => self.send_files(volume, &ticket.place),
-            Source::Dump(bucket, of) => self.send_dump_files(bucket, of, &ticket.place),
+            Source::Dump(..) | Source::FolderDump(..) => self.send_dump_files(&ticket.source, &ticket.place),
         };
         ticket.map(send).transpose()
     }
@@ -299,7 +239,7 @@ impl Server {
 }
 
 /// A listing without names.
-fn empty_listing(name: String, path: &[u8]) -> api::FileListing {
+pub(super) fn empty_listing(name: String, path: &[u8]) -> api::FileListing {
     api::FileListing {
         name,
         path: path_text(path),
@@ -310,7 +250,7 @@ fn empty_listing(name: String, path: &[u8]) -> api::FileListing {
 }
 
 /// Where a page of a listing begins.
-fn place_after(after: Option<&str>) -> Result<u64, ServerError> {
+pub(super) fn place_after(after: Option<&str>) -> Result<u64, ServerError> {
     let Some(after) = after else { return Ok(0) };
     after.parse().map_err(|_| ServerError::Invalid {
         fault: "`after` is not the `more` of a listing",
@@ -319,12 +259,12 @@ fn place_after(after: Option<&str>) -> Result<u64, ServerError> {
 }
 
 /// The name of a downloaded dump, without its place.
-fn root_name(of: &str) -> &str {
+pub(super) fn root_name(of: &str) -> &str {
     of.rsplit('/').next().unwrap_or(of)
 }
 
 /// Appends a page of the names in a directory.
-fn list_directory(
+pub(super) fn list_directory(
     tree: &Tree,
     names: &[&[u8]],
     listing: &mut api::FileListing,

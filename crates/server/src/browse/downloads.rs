@@ -33,11 +33,13 @@ const PIECE: usize = 256 << 10;
 
 /// Where the files of a download are.
 #[derive(Debug, Clone)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// A volume.
     Volume(String),
     /// An image dump: its bucket, and its name in there.
     Dump(String, String),
+    /// An image dump: its folder, and its id.
+    FolderDump(String, String),
 }
 
 /// A prepared download.
@@ -66,7 +68,7 @@ impl Tickets {
         let mut tickets = self.0.lock();
         tickets.retain(|_, ticket| ticket.expires > now);
         if tickets.len() >= TICKETS_MAX {
-            let (Source::Volume(name) | Source::Dump(name, _)) = source;
+            let (Source::Volume(name) | Source::Dump(name, _) | Source::FolderDump(name, _)) = source;
             return Err(ServerError::Busy { name, by: "too many downloads were prepared and not begun" });
         }
         let ticket = Ticket { source, place, token, expires: now + TICKET_MAX };

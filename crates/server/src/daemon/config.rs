@@ -87,6 +87,8 @@ pub struct Settings {
     pub http_insecure: Option<bool>,
     /// Lines of the audit log also go to the system's log.
     pub audit_syslog: Option<bool>,
+    /// Folders with image dumps in files that people of the page may look into.
+    pub dumps: Option<Vec<PathBuf>>,
     /// The block cache of each volume.
     #[serde(default, deserialize_with = "size")]
     pub cache: Option<ByteSize>,
@@ -119,6 +121,7 @@ impl Settings {
             tls_name: self.tls_name.or(below.tls_name),
             http_insecure: self.http_insecure.or(below.http_insecure),
             audit_syslog: self.audit_syslog.or(below.audit_syslog),
+            dumps: self.dumps.or(below.dumps),
             cache: self.cache.or(below.cache),
         }
     }
@@ -143,6 +146,7 @@ pub struct Config {
     pub(crate) advertise: Option<String>,
     pub(crate) mirror_patience: Duration,
     pub(crate) audit_syslog: bool,
+    pub(crate) dumps: Vec<PathBuf>,
     /// The API over TCP has TLS.
     pub(crate) tls: bool,
     /// The certificate, and its key.
@@ -197,6 +201,10 @@ impl Config {
                 next: "give --nfs HOST:PORT or `--nfs off`",
             })),
         });
+        let dumps = settings.dumps.unwrap_or_default();
+        if dumps.iter().any(|path| !path.is_absolute()) {
+            return Err(ServerError::NotAbsolute { what: "the path of a folder of image dumps" });
+        }
         Ok(Config {
             tls: settings.tls.unwrap_or(tls_files.is_some()),
             tls_files,
@@ -215,6 +223,7 @@ impl Config {
             advertise: settings.advertise,
             mirror_patience: settings.mirror_patience.map_or(DEFAULT_MIRROR_PATIENCE, |patience| patience.0),
             audit_syslog: settings.audit_syslog.unwrap_or(false),
+            dumps,
             cache: settings.cache.unwrap_or(DEFAULT_CACHE),
         })
     }

@@ -23,7 +23,7 @@ use cairn_api as api;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
-use crate::actors::tokens;
+use crate::actors::{oidc, tokens};
 use crate::daemon::error::DaemonError;
 use crate::dumps::{files as dumps, images};
 use crate::error::ServerError;
@@ -175,6 +175,13 @@ const KINDS: [Kind; 25] = [
         check::<tokens::TokensDocument>,
         "CRITICAL: the tokens of the API are unknown, so none is accepted over TCP; the control socket works",
         "all tokens: create them again with `cairn token create`; the token in `http-token` is accepted again, even if it was revoked",
+    ),
+    kind(
+        Place::Server,
+        "oidc.json",
+        check::<oidc::OidcDocument>,
+        "people cannot sign in by the identity provider; tokens work",
+        "the identity provider and its rules: configure them again with `cairn oidc set` and `cairn oidc rule create`",
     ),
     kind(
         Place::Server,

@@ -16,6 +16,7 @@
 //! DIR/http-token                 an administrator's token of the API over TCP, once that was requested
 //! DIR/authority.pem              the key and root of the authority that issues certificates for clients
 //! DIR/tokens.json                the other tokens: roles, volumes, and a digest of each
+//! DIR/oidc.json                  the identity provider with its secret, and its rules for people
 //! DIR/fleet.json                 other servers that this one shows, each with a token
 //! DIR/audit.jsonl                changes and refused tries by actor; older lines in audit.jsonl.N
 //! DIR/notify.json                targets of notifications, with their secrets

@@ -74,7 +74,7 @@ impl Live {
 pub(crate) struct Listener {
     server: Arc<Server>,
     pub(crate) changes: watch::Receiver<u64>,
-    /// The token of its client; none on the control socket.
+    /// The identity of its client; none on the control socket.
     token: Option<String>,
     /// By the monotonic clock.
     ends: Duration,
@@ -108,7 +108,7 @@ impl Listener {
     /// The server ends, the token was revoked or has expired, or the client must show its session
     /// again.
     pub(crate) fn is_over(&self) -> bool {
-        let is_revoked = self.token.as_ref().is_some_and(|token| self.server.tokens.actor(token).is_none());
+        let is_revoked = self.token.as_ref().is_some_and(|token| self.server.actor(token).is_none());
         is_revoked || self.server.clock.monotonic() >= self.ends || self.server.live.0.lock().ended
     }
 }

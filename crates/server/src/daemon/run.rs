@@ -18,6 +18,7 @@ use cairn_frontend_nfs::{Listener as NfsListener, NfsServer, ServerOptions as Nf
 use cairn_frontend_session::Windows;
 
 use crate::actors::audit::Audit;
+use crate::actors::oidc::Oidc;
 use crate::actors::tokens::Tokens;
 use crate::browse::Browsing;
 use crate::buckets::Buckets;
@@ -34,6 +35,7 @@ use crate::daemon::server::Server;
 use crate::daemon::watchdog::Watchdog;
 use crate::daemon::{damaged, notify};
 use crate::devices::Devices;
+use crate::dumps::folders::DumpFolders;
 use crate::dumps::handover::Handover;
 use crate::error::ServerError;
 use crate::exports::access::Access;
@@ -128,6 +130,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         nfs_exports,
         buckets,
         tokens,
+        oidc: Oidc::open(data.path(), clock.clone()),
         audit,
         certificates,
         notify: Arc::new(Notify::open(data.path(), clock.clone())),
@@ -136,6 +139,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         groups,
         changed: LastAnswer::default(),
         browsing: Browsing::default(),
+        dump_folders: DumpFolders::new(config.dumps.clone()),
         live: Live::default(),
         jobs,
         started: clock.monotonic(),

@@ -11,6 +11,7 @@ use cairn_frontend_nbd::NbdServer;
 use cairn_frontend_nfs::NfsServer;
 
 use crate::actors::audit::Audit;
+use crate::actors::oidc::Oidc;
 use crate::actors::tokens::Tokens;
 use crate::browse::Browsing;
 use crate::buckets::Buckets;
@@ -20,6 +21,7 @@ use crate::daemon::data_dir::DataDir;
 use crate::daemon::home::Home;
 use crate::daemon::live::Live;
 use crate::devices::Devices;
+use crate::dumps::folders::DumpFolders;
 use crate::dumps::handover::Handover;
 use crate::dumps::images::Dumping;
 use crate::exports::access::Access;
@@ -60,6 +62,7 @@ pub(crate) struct Server {
     pub(crate) groups: Arc<Groups>,
     pub(crate) buckets: Arc<Buckets>,
     pub(crate) tokens: Arc<Tokens>,
+    pub(crate) oidc: Arc<Oidc>,
     pub(crate) audit: Arc<Audit>,
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) notify: Arc<Notify>,
@@ -68,6 +71,7 @@ pub(crate) struct Server {
     pub(crate) bucket_mirrors: Arc<BucketMirrors>,
     pub(crate) changed: LastAnswer,
     pub(crate) browsing: Browsing,
+    pub(crate) dump_folders: DumpFolders,
     pub(crate) live: Live,
     pub(crate) nbd: NbdServer,
     pub(crate) iscsi: IscsiServer,

@@ -104,6 +104,28 @@ pub enum DumpsError {
         /// The volume.
         volume: String,
     },
+    /// The configuration has no such folder.
+    #[error("the server shows no image dumps of the folder `{folder}`")]
+    NoSuchFolder {
+        /// As asked for.
+        folder: String,
+    },
+    /// No dump in a folder has this id.
+    #[error("{folder} has no image dump {id}")]
+    NoDumpInFolder {
+        /// The folder.
+        folder: String,
+        /// As asked for.
+        id: String,
+    },
+    /// A file of a folder is another one than a moment ago.
+    #[error("{folder}/{file} was changed while it was opened")]
+    ChangedInFolder {
+        /// The folder.
+        folder: String,
+        /// The file.
+        file: String,
+    },
     /// No dump of that name is there.
     #[error("there is no image dump {wanted}")]
     NoDumpInBucket {
@@ -265,6 +287,8 @@ impl DumpsError {
                 bucket_dumps_kind(source)
             }
             DumpsError::OtherObject { .. } | DumpsError::ImageTable { .. } => ErrorKind::Damaged,
+            DumpsError::NoSuchFolder { .. } | DumpsError::NoDumpInFolder { .. } => ErrorKind::NotFound,
+            DumpsError::ChangedInFolder { .. } => ErrorKind::Busy,
             DumpsError::NoDumpInBucket { .. } | DumpsError::NoLowerInBucket { .. } => ErrorKind::NotFound,
             DumpsError::SeveralVolumes { .. } => ErrorKind::Usage,
             DumpsError::BucketNeeded { .. } => ErrorKind::Busy,
@@ -307,6 +331,12 @@ impl DumpsError {
             ),
             DumpsError::OtherObject { .. } => {
                 "restore the object from a version that the store keeps, or restore an older dump".into()
+            }
+            DumpsError::NoSuchFolder { .. } => {
+                "name a folder of `GET /v1/dump-folders`; `cairn serve --dumps DIR` adds one".into()
+            }
+            DumpsError::NoDumpInFolder { .. } | DumpsError::ChangedInFolder { .. } => {
+                "list the dumps of the folder again".into()
             }
             DumpsError::NoDumpInBucket { place, .. } => {
                 format!("list the dumps with `cairn image ls {place}`")

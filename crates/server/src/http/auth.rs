@@ -10,12 +10,11 @@ use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cairn_api::AuditOutcome;
-use cairn_web::{Identity, Keys, Page, SignedInAs, Visitor};
+use cairn_web::{BEGIN, Identity, Keys, Page, RefusedBecause, SignedInAs, Visitor};
 
 use super::guests::TokenSeen;
 use crate::actors::Actor;
 use crate::actors::audit::Event;
-use crate::actors::tokens::Tokens;
 use crate::daemon::error::DaemonError;
 use crate::daemon::server::Server;
 use crate::error::ServerError;
@@ -40,7 +39,8 @@ pub(crate) struct Bearer {
 
 impl Bearer {
     pub(crate) fn new(server: Arc<Server>, tls: bool) -> Self {
-        let page = Page::with_keys(server.tokens.clone(), server.clock.clone());
+        let keys = Arc::new(KeysOf(server.clone()));
+        let page = Page::with_provider(keys, server.oidc.clone(), server.clock.clone());
         Self { server, page, tls }
     }
 
@@ -58,18 +58,26 @@ impl Bearer {
             // A proxy may have judged another one of them.
             (Some(_), Some(_)) => return None,
         };
-        self.server.tokens.actor(&identity)
+        self.server.actor(&identity)
     }
 }
 
-impl Keys for Tokens {
+/// The clients that a server knows.
+struct KeysOf(Arc<Server>);
+
+impl Keys for KeysOf {
     fn find(&self, secret: &str) -> Option<String> {
-        self.identity(secret.as_bytes())
+        self.0.tokens.identity(secret.as_bytes())
     }
 
     fn describe(&self, identity: &str) -> Option<Identity> {
-        let actor = self.actor(identity)?;
+        let actor = self.0.actor(identity)?;
         Some(Identity { name: actor.name, role: actor.role })
+    }
+
+    fn signed_out(&self, identity: &str) {
+        self.0.oidc.forget(identity);
+        self.0.live.wake();
     }
 }
 
@@ -82,22 +90,24 @@ pub(super) async fn introduce(
     next: Next,
 ) -> Response {
     request.extensions_mut().insert(Visitor(known.address()));
-    let signs_in = request.method() == Method::POST;
+    // A request for the address of the identity provider is no try yet.
+    let signs_in = request.method() == Method::POST && request.uri().path() != BEGIN;
     let mut answer = next.run(request).await;
     // A browser sends the cookie over TLS only, whatever it has said about the origin of its
     // request.
-    if bearer.tls
-        && let Some(cookie) = answer.headers_mut().get_mut(SET_COOKIE)
-        && let Ok(text) = cookie.to_str()
-        && !text.contains("; Secure")
-        && let Ok(secure) = HeaderValue::from_str(&format!("{text}; Secure"))
-    {
-        *cookie = secure;
+    if bearer.tls {
+        let cookies = answer.headers().get_all(SET_COOKIE).iter().map(secured).collect::<Vec<_>>();
+        answer.headers_mut().remove(SET_COOKIE);
+        for cookie in cookies {
+            answer.headers_mut().append(SET_COOKIE, cookie);
+        }
     }
     if !signs_in {
         return answer;
     }
-    let event = Event::of_stranger(known.address(), SIGN_IN, "", "the page refused the token");
+    let why = answer.extensions().get::<RefusedBecause>().map(|RefusedBecause(why)| why.clone());
+    let why = why.unwrap_or_else(|| "the page refused the token".to_owned());
+    let event = Event::of_stranger(known.address(), SIGN_IN, "", &why);
     match answer.extensions().get::<SignedInAs>() {
         Some(SignedInAs(Identity { name, role })) => {
             known.note();
@@ -108,6 +118,16 @@ pub(super) async fn introduce(
         None => note(&bearer.server, event).await,
     }
     answer
+}
+
+/// A cookie that browsers send over TLS only.
+fn secured(cookie: &HeaderValue) -> HeaderValue {
+    match cookie.to_str() {
+        Ok(text) if !text.contains("; Secure") => {
+            HeaderValue::from_str(&format!("{text}; Secure")).unwrap_or_else(|_| cookie.clone())
+        }
+        _ => cookie.clone(),
+    }
 }
 
 /// Lets a request of the control socket through. The mode of the socket has admitted its user.

@@ -84,13 +84,17 @@ async fn delete_notify(
     blocking(server, move |server| server.delete_notify(&target, query)).await
 }
 
-/// Refuses a request over TCP that adds or changes a target, or adds a server of the fleet: the
-/// token gives full access to volumes, but not to the machine.
+/// Refuses a request over TCP that adds or changes a target, adds a server of the fleet, or sets
+/// the identity provider: the token gives full access to volumes, but not to the machine.
 pub(super) async fn refuse_from_afar(request: Request, next: Next) -> Result<Response, Refusal> {
     let (method, path) = (request.method(), request.uri().path());
     let adds = |to: &str| method == Method::POST && path.trim_end_matches('/') == to;
     if adds("/v1/fleet") {
         let what = "a server of the fleet has an address that the server's machine reaches";
+        return Err(ServerError::Daemon(DaemonError::LocalOnly { what }).into());
+    }
+    if method == Method::PUT && path.trim_end_matches('/') == "/v1/oidc" {
+        let what = "the identity provider has an address that the server's machine reaches";
         return Err(ServerError::Daemon(DaemonError::LocalOnly { what }).into());
     }
     if adds("/v1/notify") || (method == Method::PATCH && path.starts_with("/v1/notify/")) {

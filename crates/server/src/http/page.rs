@@ -43,9 +43,6 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(file_versions))
         .routes(routes!(file_content))
         .routes(routes!(prepare_download))
-        .routes(routes!(list_dump_files))
-        .routes(routes!(dump_file_content))
-        .routes(routes!(prepare_dump_download))
         .routes(routes!(plan_restore))
         .routes(routes!(restore_files))
         .routes(routes!(mirror_lags))
@@ -59,7 +56,7 @@ pub(super) fn downloads(server: Arc<Server>) -> Router {
 }
 
 /// Runs `work`, which reads files of a volume, if not too many others wait for its disk.
-async fn looking<T: Send + 'static>(
+pub(super) async fn looking<T: Send + 'static>(
     server: Arc<Server>,
     volume: &str,
     work: impl FnOnce(&Server) -> Result<T, ServerError> + Send + 'static,
@@ -125,59 +122,6 @@ async fn prepare_download(
 ) -> Answer<api::Download> {
     let name = volume.clone();
     looking(server, &name, move |server| server.prepare_download(&volume, request, actor.token)).await
-}
-
-/// The names in a directory inside an image dump in a bucket. Nothing is restored.
-#[utoipa::path(get, path = "/v1/buckets/{bucket}/files", tag = "files",
-    params(("bucket" = String, Path,), api::ListDumpFiles),
-    responses((status = 200, body = api::FileListing), (status = "default", body = ErrorBody)))]
-async fn list_dump_files(
-    State(server): State<Arc<Server>>,
-    Path(bucket): Path<String>,
-    Query(query): Query<api::ListDumpFiles>,
-) -> Answer<api::FileListing> {
-    looking(server, &of_bucket(&bucket), move |server| server.list_dump_files(&bucket, &query)).await
-}
-
-/// The name for the places of a bucket, which no volume has.
-fn of_bucket(bucket: &str) -> String {
-    format!("{bucket}:")
-}
-
-/// The content of a file in an image dump, or of a folder as a tar or zip file. An answer that ends
-/// early is cut.
-#[utoipa::path(get, path = "/v1/buckets/{bucket}/files/content", tag = "files",
-    params(("bucket" = String, Path,), api::DumpFilePlace),
-    responses((status = 200, content_type = "application/octet-stream", body = [u8]),
-        (status = "default", body = ErrorBody)))]
-async fn dump_file_content(
-    State(server): State<Arc<Server>>,
-    Path(bucket): Path<String>,
-    Query(query): Query<api::DumpFilePlace>,
-) -> Result<Response, Refusal> {
-    let name = of_bucket(&bucket);
-    let sending = looking(server, &name, move |server| {
-        let api::DumpFilePlace { of, at, path, path_bytes, archive } = query;
-        server.send_dump_files(&bucket, &of, &api::FilePlace { at, path, path_bytes, archive })
-    });
-    Ok(send(sending.await?.0))
-}
-
-/// Prepares a download out of an image dump for a browser: the answer has a URL that works once,
-/// within a minute.
-#[utoipa::path(post, path = "/v1/buckets/{bucket}/files/downloads", tag = "files",
-    params(("bucket" = String, Path,)), request_body = api::DumpFilePlace,
-    responses((status = 200, body = api::Download), (status = "default", body = ErrorBody)))]
-async fn prepare_dump_download(
-    State(server): State<Arc<Server>>,
-    Path(bucket): Path<String>,
-    Extension(actor): Extension<Actor>,
-    Body(request): Body<api::DumpFilePlace>,
-) -> Answer<api::Download> {
-    looking(server, &of_bucket(&bucket), move |server| {
-        server.prepare_dump_download(&bucket, request, actor.token)
-    })
-    .await
 }
 
 /// The name that a restore would give a file. Nothing is written.
@@ -253,7 +197,7 @@ async fn download(
     }
 }
 
-fn send(sending: Sending) -> Response {
+pub(super) fn send(sending: Sending) -> Response {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     headers.insert(CONTENT_SECURITY_POLICY, POLICY);

@@ -26,7 +26,7 @@ use crate::error::AbortReason;
 /// Bytes that are searched at once for the next record.
 const SEARCH_BYTES: usize = 4 << 20;
 /// Bytes of a head: which dump, and how the stream begins.
-pub(crate) const HEAD_BYTES: usize = DumpHeader::SIZE + StreamHeader::SIZE;
+pub const HEAD_BYTES: usize = DumpHeader::SIZE + StreamHeader::SIZE;
 
 /// How a part begins and ends.
 #[derive(Debug, Clone, PartialEq, Eq)]

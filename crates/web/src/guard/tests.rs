@@ -31,9 +31,9 @@ fn cookie_is_that_of_the_port() {
 
 #[test]
 fn cookie_is_out_of_reach_for_scripts_and_for_other_sites() {
-    let set = set_cookie(&headers(&[(HOST, "a:7400"), (ORIGIN, "http://a:7400")]), "x", None);
+    let set = set_cookie(SESSION, &headers(&[(HOST, "a:7400"), (ORIGIN, "http://a:7400")]), "x", None);
     assert_eq!(set, "cairn-7400=x; Path=/; HttpOnly; SameSite=Strict");
-    let set = set_cookie(&headers(&[(HOST, "a.example"), (ORIGIN, "https://a.example")]), "x", None);
+    let set = set_cookie(SESSION, &headers(&[(HOST, "a.example"), (ORIGIN, "https://a.example")]), "x", None);
     assert_eq!(set, "cairn-session=x; Path=/; HttpOnly; SameSite=Strict; Secure");
-    assert!(set_cookie(&headers(&[]), "", Some(0)).ends_with("; Max-Age=0"));
+    assert!(set_cookie(SESSION, &headers(&[]), "", Some(0)).ends_with("; Max-Age=0"));
 }

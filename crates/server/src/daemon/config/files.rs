@@ -33,7 +33,7 @@ enum Kind {
 }
 
 /// All settings.
-const KEYS: [(&str, Kind); 17] = [
+const KEYS: [(&str, Kind); 18] = [
     ("data", Kind::Text),
     ("http", Kind::Address),
     ("mirror", Kind::Address),
@@ -50,6 +50,7 @@ const KEYS: [(&str, Kind); 17] = [
     ("tls_name", Kind::Texts),
     ("http_insecure", Kind::Flag),
     ("audit_syslog", Kind::Flag),
+    ("dumps", Kind::Texts),
     ("cache", Kind::Size),
 ];
 

@@ -176,6 +176,7 @@ impl Server {
             (_, "nfs.json") => self.nfs_exports.read(),
             (_, "buckets.json") => self.buckets.read(),
             (_, "tokens.json") => self.tokens.read(),
+            (_, "oidc.json") => self.oidc.read(),
             (_, "fleet.json") => self.fleet.read(),
             (_, "notify.json" | "notify.desks.json") => self.notify.read(),
             (_, "volume.json") => {

@@ -1,4 +1,4 @@
-//! Files inside image dumps in buckets, read in place: nothing is restored.
+//! Files inside image dumps in buckets and in folders, read in place: nothing is restored.
 //!
 //! Of a dump, its index and the blocks on a path are read. An opened dump is kept for a while, as
 //! people look at one folder after the other. A dump never changes, so it is the same one as long
@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use super::{Chain, Wanted};
 use crate::buckets::Buckets;
 use crate::dumps::error::DumpsError;
+use crate::dumps::folders::DumpFolders;
 use crate::error::ServerError;
 
 /// Opened dumps that are kept.
@@ -38,7 +39,7 @@ struct Kept {
 pub(crate) struct DumpTrees(Mutex<HashMap<String, Kept>>);
 
 impl DumpTrees {
-    /// The files of a dump, or of an older snapshot in it.
+    /// The files of a dump in a bucket, or of an older snapshot in it.
     pub(crate) fn tree(
         &self,
         buckets: &Arc<Buckets>,
@@ -47,7 +48,29 @@ impl DumpTrees {
         at: Option<&str>,
     ) -> Result<Tree, ServerError> {
         let wanted = Wanted::of(bucket, of)?;
-        let name = wanted.to_string();
+        self.tree_of(wanted.to_string(), clock, at, || open(&wanted, buckets, clock))
+    }
+
+    /// The same of a dump in a folder, by its id.
+    pub(crate) fn tree_in_folder(
+        &self,
+        folders: &DumpFolders,
+        clock: &Arc<dyn Clock>,
+        (folder, id): (&str, &str),
+        at: Option<&str>,
+    ) -> Result<Tree, ServerError> {
+        // No name of a bucket begins so.
+        let name = format!("{folder}/{id}");
+        self.tree_of(name, clock, at, || folders.open(folder, id, clock.clone(), CACHE_BYTES))
+    }
+
+    fn tree_of(
+        &self,
+        name: String,
+        clock: &Arc<dyn Clock>,
+        at: Option<&str>,
+        open: impl FnOnce() -> Result<OpenDump, ServerError>,
+    ) -> Result<Tree, ServerError> {
         let now = clock.monotonic();
         let found = {
             let mut kept = self.0.lock();
@@ -58,7 +81,7 @@ impl DumpTrees {
             Some(dump) => dump,
             // Without the lock: a store may take its time.
             None => {
-                let dump = Arc::new(open(&wanted, buckets, clock)?);
+                let dump = Arc::new(open()?);
                 self.keep(name.clone(), dump.clone(), now);
                 dump
             }
