@@ -17,6 +17,7 @@ const SLOWEST: &[(&str, u64)] = &[
     ("cairn-mirror cairn_mirror", 70),
     ("cairn-server cairn_server", 60),
     ("cairn-fuzz short_runs", 60),
+    ("cairn-cli csi", 52),
     ("cairn-cli mounts", 48),
     ("cairn-cli hanging", 43),
     ("cairn-cli backups", 42),

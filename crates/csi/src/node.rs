@@ -385,7 +385,8 @@ impl Node {
         let usage = match is_block {
             true => vec![usage(Unit::Bytes, format::bytes_of(&device)?, 0, 0)],
             false => {
-                let found = rustix::fs::statvfs(&at).map_err(|error| io("read", &at)(error.into()))?;
+                let found = rustix::fs::statvfs(self.options.programs.view(&at))
+                    .map_err(|error| io("read", &at)(error.into()))?;
                 let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
                 let used = bytes(found.f_blocks.saturating_sub(found.f_bfree));
                 let files = found.f_files.saturating_sub(found.f_ffree);

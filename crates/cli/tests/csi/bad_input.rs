@@ -22,7 +22,7 @@ fn wrong_options_are_refused_with_a_next_step() {
         (2, "usage", vec!["--endpoint", "csi.sock", "--controller"]),
         (1, "failed", vec!["--endpoint", &nowhere, "--controller"]),
         (2, "usage", vec!["--endpoint", &socket, "--controller", "--prefix", "x-"]),
-        (2, "usage", vec!["--endpoint", &socket, "--controller", "--driver", "-a"]),
+        (2, "usage", vec!["--endpoint", &socket, "--controller", "--driver", "1a"]),
         (2, "usage", [&["--endpoint", &socket][..], &node].concat()),
         (2, "usage", [&["--endpoint", &socket, "--node-id", "a b"][..], &node].concat()),
         (2, "usage", [&["--endpoint", &socket, "--node-id", &long][..], &node].concat()),

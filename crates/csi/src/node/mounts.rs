@@ -16,6 +16,8 @@ pub(super) struct MountPoint {
     root: PathBuf,
     /// Where it is.
     at: PathBuf,
+    /// The same, as this process sees it.
+    seen: PathBuf,
 }
 
 /// All mounts, in the order of mounting.
@@ -62,12 +64,12 @@ impl MountPoint {
         let wanted = number(device)?;
         // Other mount points are not looked at: one of a dead server would block.
         let may_be_bound = self.root.file_name() == device.file_name();
-        Ok(self.device == wanted || (may_be_bound && number(&self.at).is_ok_and(|found| found == wanted)))
+        Ok(self.device == wanted || (may_be_bound && number(&self.seen).is_ok_and(|found| found == wanted)))
     }
 
     /// A device is bound here, not a file system.
     pub(super) fn is_device(&self) -> bool {
-        self.at.metadata().is_ok_and(|found| found.file_type().is_block_device())
+        self.seen.metadata().is_ok_and(|found| found.file_type().is_block_device())
     }
 }
 
@@ -78,7 +80,9 @@ impl Mounts {
         let text = std::fs::read_to_string(&path);
         let text =
             text.map_err(|error| Status::internal(format!("cannot read {}: {error}", path.display())))?;
-        Ok(Self::parse(&text))
+        let mut mounts = Self::parse(&text);
+        mounts.0.iter_mut().for_each(|mount| mount.seen = programs.view(&mount.at));
+        Ok(mounts)
     }
 
     pub(super) fn parse(text: &str) -> Self {
@@ -87,7 +91,7 @@ impl Mounts {
             let device = words.next()?.to_owned();
             let root = PathBuf::from(unescape(words.next()?));
             let at = PathBuf::from(unescape(words.next()?));
-            Some(MountPoint { device, root, at })
+            Some(MountPoint { device, root, seen: at.clone(), at })
         };
         Self(text.lines().filter_map(line).collect())
     }

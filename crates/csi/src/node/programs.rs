@@ -1,6 +1,6 @@
 //! Programs of the node: `mount`, `mkfs`, and those that attach disks.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use tonic::Status;
@@ -35,6 +35,14 @@ impl Programs {
         match self.on_host {
             true => crate::host::process().join("mountinfo"),
             false => "/proc/self/mountinfo".into(),
+        }
+    }
+
+    /// A path of the host, as this process sees it.
+    pub(super) fn view(&self, path: &Path) -> PathBuf {
+        match self.on_host {
+            true => crate::host::process().join("root").join(path.strip_prefix("/").unwrap_or(path)),
+            false => path.to_owned(),
         }
     }
 

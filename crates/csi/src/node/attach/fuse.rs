@@ -20,6 +20,8 @@ const FILE: &str = "disk";
 /// How long nbdfuse may take to connect, and how often to look.
 const APPEARS_WITHIN: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long a device may stay in use after it is detached.
+const RELEASED_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) struct Fuse {
     pub(super) programs: Programs,
@@ -98,7 +100,7 @@ impl Attach for Fuse {
     fn attach(&self, disk: &Disk) -> Result<PathBuf, Status> {
         let at = self.mount_point(named(&disk.volume)?);
         let file = at.join(FILE);
-        if self.is_mounted(&at)? && !file.exists() {
+        if self.is_mounted(&at)? && !self.programs.view(&file).exists() {
             // The process is gone.
             self.detach(&disk.volume)?;
         }
@@ -134,7 +136,15 @@ impl Attach for Fuse {
         if let Some(device) = self.loop_of(&at.join(FILE))? {
             self.programs.run("losetup", &["--detach", &device.display().to_string()])?;
         }
-        self.programs.run("umount", &[&at.display().to_string()])?;
+        // The loop device is detached at its last close, which may be that of another program.
+        let mut waited = Duration::ZERO;
+        while let Err(error) = self.programs.run("umount", &[&at.display().to_string()]) {
+            if waited >= RELEASED_WITHIN {
+                return Err(error);
+            }
+            std::thread::sleep(LOOK_EVERY);
+            waited += LOOK_EVERY;
+        }
         let _ = fs::remove_dir(&at);
         Ok(())
     }
