@@ -3,10 +3,15 @@
 //! The document names the other files below `/page/VERSION/`, where VERSION is a digest of all of
 //! them. So a browser keeps each file for as long as it likes, and asks for the document alone when
 //! it opens the page again. The relative imports of the scripts stay below the same version.
+//!
+//! The document has the style in it, so that the first paint waits for no second answer. The policy
+//! of the page permits exactly this style, by its digest.
 
 use std::io::Write;
 use std::sync::LazyLock;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
@@ -58,6 +63,15 @@ pub(crate) const FILES: &[File] = &[
     file!("words.js", SCRIPT),
 ];
 
+/// The style of the page, and the line of the document that names it.
+const STYLE: &str = include_str!("../page/page.css");
+const STYLE_LINK: &str = "<link rel=\"stylesheet\" href=\"/page/page.css\">";
+
+/// The source of styles that the policy permits beside files: this one.
+pub(crate) fn style_source() -> String {
+    format!("'sha256-{}'", STANDARD.encode(digest(STYLE.as_bytes())))
+}
+
 /// A file as it is sent.
 pub(crate) struct Sent {
     pub(crate) name: &'static str,
@@ -87,6 +101,7 @@ impl Sent {
     fn of(file: &File) -> Self {
         let bytes = match std::str::from_utf8(file.bytes) {
             Ok(text) if file.name == "index.html" => {
+                let text = text.replace(STYLE_LINK, &format!("<style>{STYLE}</style>"));
                 text.replace("=\"/page/", &format!("=\"/page/{}/", version())).into_bytes()
             }
             _ => file.bytes.to_vec(),

@@ -16,7 +16,7 @@ pub use guard::elsewhere::{Begun, CALLBACK, Later, NotSignedIn, Provider, Provid
 pub use guard::{Identity, Keys, Page, RefusedBecause, SignedInAs, Visitor};
 pub use local::{LocalPage, Target, serve_local};
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Path, State};
@@ -28,9 +28,15 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
-/// The page may load its own files and nothing else.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
-                      connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
+/// The page may load its own files and nothing else. Of styles in a document, only its own is
+/// permitted.
+static POLICY: LazyLock<String> = LazyLock::new(|| {
+    let style = files::style_source();
+    format!(
+        "default-src 'none'; script-src 'self'; style-src 'self' {style}; img-src 'self' data:; \
+         connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+    )
+});
 
 /// Longest body of a sign-in, in bytes.
 const SIGN_IN_MAX: usize = 16 << 10;
@@ -39,8 +45,7 @@ const SIGN_IN_MAX: usize = 16 << 10;
 pub const BEGIN: &str = "/session/oidc";
 
 /// The headers of every answer of the page, also of refusals.
-const HEADERS: [(HeaderName, &str); 6] = [
-    (CONTENT_SECURITY_POLICY, POLICY),
+const HEADERS: [(HeaderName, &str); 5] = [
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (REFERRER_POLICY, "no-referrer"),
     (X_FRAME_OPTIONS, "DENY"),
@@ -65,6 +70,9 @@ pub fn routes(page: Arc<Page>) -> Router {
 }
 
 async fn with_headers(mut response: Response) -> Response {
+    if let Ok(policy) = HeaderValue::from_str(&POLICY) {
+        response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+    }
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }

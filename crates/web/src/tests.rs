@@ -6,8 +6,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use base64::Engine;
 use cairn_api::Role;
 use cairn_base::ManualClock;
+use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::files::FILES;
@@ -219,7 +221,8 @@ fn files_load_nothing_from_elsewhere_and_have_no_inline_scripts() {
         assert!(!text.contains("http://") && !text.contains("https://"), "{}", file.name);
         assert!(!text.contains("innerHTML") && !text.contains("eval("), "{}", file.name);
     }
-    let index = std::str::from_utf8(&files::find("index.html").unwrap().plain.bytes).unwrap();
+    let index = FILES.iter().find(|file| file.name == "index.html").unwrap();
+    let index = std::str::from_utf8(index.bytes).unwrap();
     assert!(!index.contains("<style") && !index.contains("style=") && !index.contains(" on"), "{index}");
     assert_eq!(index.matches("<script").count(), index.matches("<script type=\"module\" src=").count());
 }
@@ -243,7 +246,7 @@ fn every_answer_has_the_policy_and_a_file_is_sent_once() {
         ["GET /", "GET /oidc", "GET /page/app.js", "GET /page/none.js", "GET /session", "POST /session"]
     {
         let answer = ask(to, request, &[], "");
-        assert!(answer.contains(&format!("content-security-policy: {POLICY}\r\n")), "{answer}");
+        assert!(answer.contains(&format!("content-security-policy: {}\r\n", *POLICY)), "{answer}");
         assert!(answer.contains("x-content-type-options: nosniff\r\n"), "{answer}");
         assert!(answer.contains("referrer-policy: no-referrer\r\n"), "{answer}");
     }
@@ -263,6 +266,11 @@ fn files_are_kept_by_the_browser_below_the_version_of_the_page() {
     let to = serve(routes(page(&Arc::default())));
     let index = ask(to, "GET /", &[], "");
     assert!(index.contains("cache-control: no-cache\r\n"), "{index}");
+    // The style is in the document, and the policy permits exactly that.
+    let style = index.split("<style>").nth(1).unwrap().split("</style>").next().unwrap();
+    let digest = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(style.as_bytes()));
+    assert!(index.contains(&format!("style-src 'self' 'sha256-{digest}';")), "{index}");
+    assert!(index.matches("<style").count() == 1 && !index.contains("rel=\"stylesheet\""));
     let named: Vec<&str> =
         index.split("=\"/page/").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
     assert!(named.len() > 20);
