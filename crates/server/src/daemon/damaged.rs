@@ -105,7 +105,7 @@ const fn kind(
 }
 
 /// All of them, except the identity of the server and its token, which are not documents.
-const KINDS: [Kind; 25] = [
+const KINDS: [Kind; 26] = [
     kind(
         Place::Server,
         "peers.json",
