@@ -6,7 +6,8 @@
 //! builds. Integration tests may run `cairn`, so they start when that program is complete. Each
 //! program prints to a file of its own, which is shown whole when it fails.
 //!
-//! Other checks, such as builds for lints, run beside the tests after the build, at the lowest priority.
+//! Other checks, such as builds for lints, run beside the tests after the build, at the lowest
+//! priority.
 //!
 //! A program that fails beside others runs once more, alone, and that outcome counts; its first
 //! output is shown all the same.
