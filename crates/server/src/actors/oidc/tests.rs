@@ -48,7 +48,7 @@ fn ann() -> Person {
 
 #[test]
 fn first_rule_that_matches_decides_about_a_person() {
-    let World { oidc, .. } = world();
+    let World { dir: _dir, oidc, .. } = world();
     let refused = oidc.grant(&ann()).unwrap_err();
     assert!(refused.message.contains("no rule admits ann@example.com"), "{refused:?}");
     assert!(refused.message.contains("groups=staff,storage"), "{refused:?}");
@@ -67,7 +67,7 @@ fn first_rule_that_matches_decides_about_a_person() {
 
 #[test]
 fn all_claims_of_a_rule_must_match() {
-    let World { oidc, .. } = world();
+    let World { dir: _dir, oidc, .. } = world();
     let both = |second: &str| CreateOidcRule {
         claims: vec!["groups=staff".to_owned(), second.to_owned()],
         ..rule(second.split_once('=').unwrap().1, "", Role::Viewer)
@@ -80,7 +80,7 @@ fn all_claims_of_a_rule_must_match() {
 
 #[test]
 fn grant_ends_with_its_rule_its_time_its_provider_and_a_sign_out() {
-    let World { oidc, clock, .. } = world();
+    let World { dir: _dir, oidc, clock } = world();
     let create = |name: &str, expires_ms, session_ms| {
         oidc.create_rule(&CreateOidcRule {
             expires_ms,
