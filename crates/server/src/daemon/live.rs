@@ -25,8 +25,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Parts of the status that change by themselves: ages, and the room that other programs leave.
 /// Pages ask for them every few seconds.
-const AGES: [&str; 10] = [
+const AGES: [&str; 11] = [
     "host",
+    "room",
     "uptime_ms",
     "memory_bytes",
     "consistency_points",
@@ -178,8 +179,7 @@ mod tests {
     fn ages_are_no_change_and_everything_else_is() {
         let before =
             json!({ "uptime_ms": 1, "mirrors": [{ "lag_ms": 1001, "silent_ms": 1, "state": "mirrored" }] });
-        let aged =
-            json!({ "uptime_ms": 2, "mirrors": [{ "lag_ms": 1900, "silent_ms": 9, "state": "mirrored" }] });
+        let aged = json!({ "uptime_ms": 2, "room": { "free_bytes": 1 }, "mirrors": [{ "lag_ms": 1900, "silent_ms": 9, "state": "mirrored" }] });
         let behind =
             json!({ "uptime_ms": 1, "mirrors": [{ "lag_ms": 1001, "silent_ms": 1, "state": "behind" }] });
         let later =
