@@ -125,13 +125,16 @@ impl Served {
     }
 }
 
-/// Sends reads of one block each, and returns their numbers with file and block.
+/// Sends reads of one block each at once, and returns their numbers with file and block.
 fn send(client: &mut Client, served: &Served, blocks: &[(usize, u64)]) -> BTreeMap<u32, (usize, u64)> {
-    let read = |(file, block): &(usize, u64)| {
-        let call = Call::Read { file: served.files[*file], offset: block * u64::from(BLOCK), count: BLOCK };
-        (client.send(&call), (*file, *block))
-    };
-    blocks.iter().map(read).collect()
+    client.together(|client| {
+        let read = |(file, block): &(usize, u64)| {
+            let call =
+                Call::Read { file: served.files[*file], offset: block * u64::from(BLOCK), count: BLOCK };
+            (client.send(&call), (*file, *block))
+        };
+        blocks.iter().map(read).collect()
+    })
 }
 
 /// Receives the replies of all reads, in any order.

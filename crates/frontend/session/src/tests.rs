@@ -109,6 +109,17 @@ fn windows_get_smaller_as_the_budget_is_used_up_and_come_back() {
 }
 
 #[test]
+fn sessions_with_whole_windows_leave_room_for_work_on_other_threads() {
+    let windows = Arc::new(Windows::default());
+    let held = [windows.take(), windows.take()];
+    assert!(held.iter().all(|window| window.bytes() == BATCH_BYTES_MAX));
+    let beside: Vec<_> = (0..1000).map_while(|_| windows.also(64 << 10)).collect();
+    assert!(beside.len() >= 64, "{} of 64 KiB", beside.len());
+    assert!(windows.used() < WINDOWS_BYTES, "another session gets more than the least");
+    assert!(windows.take().bytes() > WINDOW_BYTES_MIN);
+}
+
+#[test]
 fn input_gives_bytes_in_the_order_in_which_they_came() {
     let mut rng = Rng::new(3);
     let mut input = Input::default();

@@ -39,9 +39,10 @@ impl Windows {
         Window { windows: Arc::clone(self), bytes: wanted(before) }
     }
 
-    /// These bytes beside the session's own window, while others have plenty left.
+    /// These bytes beside the session's own window, while others have an eighth of the budget left.
+    /// So two sessions with whole windows, which are half of it, can have more.
     pub fn also(self: &Arc<Self>, bytes: u64) -> Option<Window> {
-        let take = |used: u64| Some(used + bytes).filter(|used| *used <= WINDOWS_BYTES / 2);
+        let take = |used: u64| Some(used + bytes).filter(|used| *used <= WINDOWS_BYTES / 8 * 7);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
         Some(Window { windows: Arc::clone(self), bytes })
     }

@@ -16,6 +16,8 @@ const REPLY_BYTES_MAX: usize = 2 << 20;
 pub struct Client {
     stream: TcpStream,
     received: Vec<u8>,
+    /// Calls that are to arrive together.
+    held: Option<Vec<u8>>,
     pub xid: u32,
     pub credential: Credential,
 }
@@ -44,7 +46,7 @@ impl Client {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Self { stream, received: Vec::new(), xid: 1, credential: user(0, 0) }
+        Self { stream, received: Vec::new(), held: None, xid: 1, credential: user(0, 0) }
     }
 
     /// The same connection for another user.
@@ -55,7 +57,19 @@ impl Client {
 
     /// Sends bytes as they are.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).unwrap();
+        match &mut self.held {
+            Some(held) => held.extend_from_slice(bytes),
+            None => self.stream.write_all(bytes).unwrap(),
+        }
+    }
+
+    /// Sends all calls of `calls` at once, so that the server takes them in one round.
+    pub fn together<T>(&mut self, calls: impl FnOnce(&mut Self) -> T) -> T {
+        self.held = Some(Vec::new());
+        let outcome = calls(self);
+        let held = self.held.take().unwrap();
+        self.send_bytes(&held);
+        outcome
     }
 
     /// Sends a call with the present number, and takes the next number.
