@@ -36,13 +36,18 @@ pub(crate) fn scale(plan: &Plan, report: &mut Report) -> Result<()> {
     let mut first = None;
     for luns in counts {
         let cost = cost_of(plan, gib, *luns, 1)?;
-        cost.report(report, &format!("{luns} LUNs of 1 GiB"), first.get_or_insert(cost));
+        let work = if *luns == 1 { "one LUN of 1 GiB".into() } else { format!("{luns} LUNs of 1 GiB") };
+        cost.report(report, &work, first.get_or_insert(cost));
     }
     let counts: &[u64] = if plan.quick { &[1, 8] } else { &[1, 16, 256] };
     let mut first = None;
     for sessions in counts {
         let cost = cost_of(plan, gib, 1, *sessions)?;
-        cost.report(report, &format!("{sessions} sessions, all but one idle"), first.get_or_insert(cost));
+        let work = match sessions {
+            1 => "one session".into(),
+            many => format!("{many} sessions, all but one idle"),
+        };
+        cost.report(report, &work, first.get_or_insert(cost));
     }
     report.note(
         "Each row has a server of its own with the default memory. The load is 4 KiB random writes and reads at depth 32 over all of one LUN. \

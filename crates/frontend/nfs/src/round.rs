@@ -132,12 +132,20 @@ impl Round {
         record::finish(&mut self.heads, start, 0);
     }
 
-    fn take_mount(&mut self, around: &Around, call: &RpcCall<'_>, since: Instant) {
-        let arguments = match MountCall::parse(call.procedure, call.arguments) {
-            Some(Ok(arguments)) => arguments,
-            Some(Err(_)) => return self.refuse(call.xid, Refusal::BadArguments, since),
-            None => return self.refuse(call.xid, Refusal::NoProcedure, since),
+    /// The arguments of a call. Without any it is refused.
+    fn known<T, E>(&mut self, call: &RpcCall<'_>, parsed: Option<Result<T, E>>, since: Instant) -> Option<T> {
+        let refusal = match parsed {
+            Some(Ok(arguments)) => return Some(arguments),
+            Some(Err(_)) => Refusal::BadArguments,
+            None => Refusal::NoProcedure,
         };
+        self.refuse(call.xid, refusal, since);
+        None
+    }
+
+    fn take_mount(&mut self, around: &Around, call: &RpcCall<'_>, since: Instant) {
+        let parsed = MountCall::parse(call.procedure, call.arguments);
+        let Some(arguments) = self.known(call, parsed, since) else { return };
         let reply = around.request(&call.credential).mount(&arguments);
         self.message(|into| {
             rpc::write_accepted(call.xid, into);
@@ -147,28 +155,17 @@ impl Round {
     }
 
     fn take_restart(&mut self, around: &Around, call: &RpcCall<'_>, since: Instant) {
-        match NsmCall::parse(call.procedure, call.arguments) {
-            Some(Ok(notice)) => around.locking(&call.credential).nsm(&notice),
-            Some(Err(_)) => return self.refuse(call.xid, Refusal::BadArguments, since),
-            None => return self.refuse(call.xid, Refusal::NoProcedure, since),
-        }
+        let parsed = NsmCall::parse(call.procedure, call.arguments);
+        let Some(notice) = self.known(call, parsed, since) else { return };
+        around.locking(&call.credential).nsm(&notice);
         self.message(|into| rpc::write_accepted(call.xid, into));
         self.count(Kind::Other, 0, since);
     }
 
     fn take_lock(&mut self, around: &Around, call: &RpcCall<'_>, bytes: &[u8], since: Instant) -> Taken {
         let xid = call.xid;
-        let arguments = match NlmCall::parse(call.procedure, call.arguments) {
-            Some(Ok(arguments)) => arguments,
-            Some(Err(_)) => {
-                self.refuse(xid, Refusal::BadArguments, since);
-                return Taken::Done;
-            }
-            None => {
-                self.refuse(xid, Refusal::NoProcedure, since);
-                return Taken::Done;
-            }
-        };
+        let parsed = NlmCall::parse(call.procedure, call.arguments);
+        let Some(arguments) = self.known(call, parsed, since) else { return Taken::Done };
         let ticket = match self.claim(around, xid, bytes, must_not_repeat_lock(&arguments), since) {
             Ok(ticket) => ticket,
             Err(taken) => return taken,
@@ -219,17 +216,8 @@ impl Round {
 
     fn take_call(&mut self, around: &Around, call: &RpcCall<'_>, bytes: &[u8], since: Instant) -> Taken {
         let (xid, procedure) = (call.xid, call.procedure);
-        let arguments = match Call::parse(procedure, call.arguments) {
-            Some(Ok(arguments)) => arguments,
-            Some(Err(_)) => {
-                self.refuse(xid, Refusal::BadArguments, since);
-                return Taken::Done;
-            }
-            None => {
-                self.refuse(xid, Refusal::NoProcedure, since);
-                return Taken::Done;
-            }
-        };
+        let parsed = Call::parse(call.procedure, call.arguments);
+        let Some(arguments) = self.known(call, parsed, since) else { return Taken::Done };
         let ticket = match self.claim(around, xid, bytes, must_not_repeat(&arguments), since) {
             Ok(ticket) => ticket,
             Err(taken) => return taken,

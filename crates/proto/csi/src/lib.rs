@@ -13,9 +13,9 @@
     clippy::allow_attributes_without_reason,
     reason = "generated; csi.proto has the documentation"
 )]
-pub mod v1 {
-    include!("../generated/csi.v1.rs");
-}
+#[path = "../generated/csi.v1.rs"]
+#[rustfmt::skip]
+pub mod v1;
 
 #[cfg(test)]
 mod tests;

@@ -26,7 +26,12 @@ fn main() -> ExitCode {
     let _ = std::fs::remove_dir_all(&out);
     let digest = Sha256::digest(std::fs::read(&proto).expect("the protocol"));
     let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    let text = format!("// @generated of csi.proto, SHA-256 {digest}.\n// Licence of csi.proto: Apache-2.0, The CSI Authors.\n{made}");
+    let head = format!(
+        "//! Messages and services of `csi.v1`, generated from csi.proto (SHA-256 {digest}).\n\
+         //!\n\
+         //! Licence of csi.proto: Apache-2.0, The CSI Authors.\n\n"
+    );
+    let text = head + &made;
     if std::env::args().any(|argument| argument == "--check") {
         return match std::fs::read_to_string(&target).is_ok_and(|there| there == text) {
             true => ExitCode::SUCCESS,
